@@ -14,6 +14,7 @@ COPY creator_cli creator_cli
 COPY lora_kernels lora_kernels
 COPY marketplace marketplace
 COPY protocol protocol
+COPY routing routing
 COPY sealed_weights sealed_weights
 COPY serving serving
 RUN pip install ".[web,guards,search,telemetry]"

@@ -1,5 +1,5 @@
 # The commands of the README. Each is idempotent; `make setup` is part of every one of them.
-.PHONY: setup setup-dev tools agents browser triton demo run stop status code test fuzz screenshots lint clean
+.PHONY: setup setup-dev tools agents browser triton demo run stop status code test fuzz exact screenshots lint clean
 SHELL := /bin/sh
 PYTHON ?= python3
 PORT ?= 8000
@@ -52,6 +52,11 @@ EXAMPLES ?= 50
 SEED ?= 1
 fuzz: tools
 	@INTARSIA_FUZZ_EXAMPLES=$(EXAMPLES) INTARSIA_FUZZ_SEED=$(SEED) $(VENV_PYTHON) -m pytest -q -n 2 tests/marketplace/fuzz
+
+# Random requests with drafts and without, in three types of weights: more than in `make test`, and others.
+REQUESTS ?= 10000
+exact: tools
+	@INTARSIA_EXACT_REQUESTS=$(REQUESTS) $(VENV_PYTHON) -m pytest -q -n 2 tests/serving/speculation/test_exact.py
 
 # Type checks use one core for a minute; installations wait for network and disk. Run together, they hide each other's time.
 test:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.fleet import report as fleet
 from benchmarks.gateway import report as gateway
 from benchmarks.kernels import report as kernels
 from benchmarks.machine import RESULTS
@@ -151,6 +152,11 @@ def _speculation(file: Path) -> str:
     return "```\n" + "\n".join(line.rstrip() for line in lines) + "\n```"
 
 
+def _fleet(file: Path) -> str:
+    lines, _ = fleet.report(_load(file)["rows"])
+    return "```\n" + "\n".join(line.rstrip() for line in lines) + "\n```"
+
+
 def _gateway(file: Path) -> str:
     return gateway.text(_load(file))
 
@@ -196,6 +202,7 @@ RENDERERS: dict[str, Callable[[Path], str]] = {
     "serving_quality": _quality,
     "residency": _residency,
     "speculation": _speculation,
+    "fleet": _fleet,
     "pages": _pages,
     "search": _search,
     "kernels_cpu": _kernels_cpu,

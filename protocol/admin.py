@@ -111,6 +111,10 @@ class Draining(Answer, frozen=True):
 class ReplicaStats(Answer, frozen=True, kw_only=True):
     """Figures since start, and what is resident and leased now. Heartbeats carry them too.
 
+    seats: sequences that run at once
+    waits: predicted seconds until a new sequence starts, by latency class: interactive, standard, batch
+    load_seconds: predicted seconds of a load of an adapter
+    draining: it finishes what it has and refuses new predictions
     confinement_missing: layers of the verifying child's confinement that this replica's system refuses
     """
 
@@ -129,6 +133,10 @@ class ReplicaStats(Answer, frozen=True, kw_only=True):
     leased: list[str]
     prefix_lookup_tokens: int = 0
     prefix_hit_tokens: int = 0
+    seats: int = 0
+    waits: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    load_seconds: float = 0.0
+    draining: bool = False
     confinement_missing: tuple[str, ...] = ()
 
 

@@ -53,9 +53,7 @@ class ServingConfig:
     block_size: Annotated[int, "tokens per KV block"] = 16
     max_batched_tokens: Annotated[int, "tokens computed in one step; 0: 512 on a CPU, 2048 on a GPU"] = 0
     max_num_seqs: Annotated[int, "sequences running at once; 0: 64 on a CPU, 256 on a GPU"] = 0
-    max_draft_rows: Annotated[
-        int, "guessed tokens verified in one step, on a CPU alone; 0: no speculation. They change no answer"
-    ] = 64
+    max_draft_rows: Annotated[int, "guessed tokens verified in one step; 0: no speculation. They change no answer"] = 64
     max_queue: Annotated[int, "requests waiting before new ones get 429"] = 512
     max_tenant_queue: Annotated[int, "requests of one tenant waiting before new ones get 429; 0: as max_queue"] = 0
     min_prefill_tokens: Annotated[int, "prompt tokens a step computes even when decodes are late"] = 32

@@ -121,6 +121,11 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()
     constraint: Constraint | None = None
 
+    @property
+    def penalises(self) -> bool:
+        """Return whether logits depend on how often tokens came before."""
+        return bool(self.presence_penalty or self.frequency_penalty) or self.repetition_penalty != 1
+
 
 class LatencyClass(Enum):
     """How soon an answer is wanted; lower values go first. Targets for each are in `scheduler.slo`."""
@@ -242,6 +247,7 @@ class Sequence:
     uniforms: the first numbers of `rng`; read them through `uniform`
     drafting: state that drafts keep between steps; `serving.speculation` makes it when first needed
     drafted, accepted: tokens of drafts so far
+    quiet_until: output tokens up to which no draft is expected, as the last ones were of no use
     """
 
     request: Request
@@ -268,6 +274,7 @@ class Sequence:
     drafting: object | None = None
     drafted: int = 0
     accepted: int = 0
+    quiet_until: int = 0
 
     @property
     def prompt_tokens(self) -> int:

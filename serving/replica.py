@@ -37,6 +37,7 @@ from serving.runner import (
     keeps_eight_bits,
 )
 from serving.runner.step_graphs import StepGraphs
+from serving.scheduler.cost_model import CostModel
 from serving.scheduler.planner import Planner
 from serving.sizing import MIB, Card, CardPlan, Steps, Units, host_copies, plan_card, step_bytes, weight_bytes
 from serving.speculation import Drafter
@@ -132,7 +133,13 @@ def plan_gpu(config: ServingConfig, model: ModelConfig, precision: Precision, bl
     spec = pool_spec(model)
     longest = min(config.max_model_len or model.max_position, model.max_position)
     rows, samples = config.max_batched_tokens, config.max_num_seqs
-    steps = Steps(rows=rows, samples=samples, max_len=longest, graphs=len(StepGraphs(rows, samples).shapes()))
+    steps = Steps(
+        rows=rows,
+        samples=samples,
+        drafts=config.max_draft_rows,
+        max_len=longest,
+        graphs=len(StepGraphs(rows, samples).shapes()),
+    )
     units = Units(
         block=block,
         block_tokens=config.block_size,
@@ -239,8 +246,10 @@ def build_engine(config: ServingConfig, base: Base, source: AdapterSource, *, mu
         adapters,
         base.fingerprint,
         targets=config.targets,
+        costs=CostModel(knee=runner.cheap_rows),
         drafter=Drafter(base.tokenizer.eos_token_ids),
         max_draft_rows=runner.max_draft_rows,
+        drafts_in_turn=runner.drafts_in_turn,
     )
     if runner.paces_loads and config.thread_count >= available_cores():
         adapters.gate.load_pause = _LOAD_PAUSE

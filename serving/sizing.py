@@ -36,10 +36,12 @@ HOST_SHARE, HOST_MOST = 0.25, 32 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """The largest steps of a replica: rows (tokens), samples (sequences), the longest context, recorded graphs."""
+    """The largest steps of a replica: rows (tokens), samples (sequences), rows of drafts, the longest context, recorded
+    graphs."""
 
     rows: int
     samples: int
+    drafts: int = 0
     max_len: int
     graphs: int
 
@@ -127,7 +129,7 @@ def step_bytes(model: ModelConfig, steps: Steps, itemsize: int, max_rank: int) -
     attention = model.num_heads * (model.head_dim + 2) + ATTENTION_NUMBERS
     return {
         "activations": 2 * (steps.rows * row * itemsize + planes * 3 * max_rank * 4),
-        "logits and sampling": steps.samples * model.vocab_size * (itemsize + SAMPLER_BYTES),
+        "logits and sampling": (steps.samples + steps.drafts) * model.vocab_size * (itemsize + SAMPLER_BYTES),
         "attention": (steps.samples * ATTENTION_SPLITS + 1) * attention * 4,
         "positions and buffers": steps.max_len * model.head_dim * 4 * len(model.ropes) + steps.rows * hidden * itemsize,
         "graphs": steps.graphs * GRAPH_BYTES,

@@ -121,6 +121,11 @@ class StepPlan:
         return sum(chunk.count for chunk in self.chunks)
 
     @property
+    def drafts(self) -> bool:
+        """Return whether the step verifies any draft."""
+        return any(chunk.draft for chunk in self.chunks)
+
+    @property
     def tokens(self) -> int:
         """Return the number of tokens that are no guesses."""
         return sum(chunk.known_end - chunk.start for chunk in self.chunks)
@@ -179,7 +184,12 @@ class StepRunner(Protocol):
 
     depth: how many steps may be in flight when the next is launched. With 0, `launch` returns when the step is
         computed; with 1, the host plans and commits while the device computes. Steps run in the order of their launch
-    max_draft_rows: the most rows of drafts in one step; 0: the runner verifies none. Only with depth 0
+    max_draft_rows: the most rows of drafts in one step; 0: the runner verifies none. No step is launched while one with
+        drafts is in flight
+    drafts_in_turn: whether a draft's rows are sampled one after another, so that penalties and grammars see the tokens
+        before; where all are sampled at once, requests with either get no drafts
+    cheap_rows: rows of a step up to which one more of a draft is nearly free: reading the weights takes longer than
+        their products
     """
 
     @property
@@ -187,6 +197,12 @@ class StepRunner(Protocol):
 
     @property
     def max_draft_rows(self) -> int: ...
+
+    @property
+    def drafts_in_turn(self) -> bool: ...
+
+    @property
+    def cheap_rows(self) -> int: ...
 
     def launch(self, plan: StepPlan) -> PendingStep: ...
 

@@ -1,8 +1,10 @@
 """The attempts of a prediction: one replica after the other is asked until one takes it.
 
 A replica that could not be reached, or refused clearly, has not taken the prediction, and the hold moves on to the next
-one. Everything else, a lost connection above all, may have been taken: then the attempt is cancelled and the hold
-released, and only a release that is in the books lets the gateway say that nothing was charged.
+one. One that was lost before its answer began may have taken it: the attempt is cancelled, and the hold moves on all
+the same, since a receipt counts for its own attempt alone. Only one replica may be lost so: a request that ends
+replicas must not go through all of them. After anything else the hold is released, and only a release that is in the
+books lets the gateway say that nothing was charged.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from protocol.tickets import TICKET_HEADER
 logger = logging.getLogger(__name__)
 
 LOST = (ReplicaLost, ProtocolError)
+_MOST_LOST = 1
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ async def dispatch(
     that the outcome is unknown.
     """
     refusal: Refusal = unavailable("No replica could be reached. Nothing was charged; try again.")
+    lost = 0
     for number, replica in enumerate(candidates):
         if client.gone:
             raise ClientGone
@@ -60,7 +64,10 @@ async def dispatch(
             logger.warning("prediction %s: %s", prediction.id, type(error).__name__)
             prediction.parts.books.later(prediction.cancel(0))
             refusal = unavailable("The replica was lost before answering. Nothing was charged; try again.")
-            break
+            lost += 1
+            if lost > _MOST_LOST:
+                break
+            continue
         if isinstance(answer, Answer):
             return answer
         refusal = _refusal(answer)

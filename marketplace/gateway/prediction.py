@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -214,14 +215,17 @@ class Prediction:
         """Let the sweeper settle from the replica's journal, now that the verdict is recorded."""
         await self._hold.leave_to_sweeper()
 
-    async def cancel(self, tokens: int) -> None:
-        """Tell the replica to stop this attempt; its receipt then counts at most `tokens`."""
+    def cancel(self, tokens: int) -> Coroutine[Any, Any, None]:
+        """Return what stops the attempt of this moment at its replica; its receipt then counts at most `tokens`."""
         assert self.replica is not None
         body = encode(CancelRequest(jti=str(self.id), attempt=self._hold.attempt, delivered_tokens=tokens))
-        ticket = self.parts.signer.sign_admin(action="cancel", replica_id=self.replica.id, body=body)
+        return self._send_cancel(self.replica, body)
+
+    async def _send_cancel(self, replica: ReplicaAddress, body: bytes) -> None:
+        ticket = self.parts.signer.sign_admin(action="cancel", replica_id=replica.id, body=body)
         try:
             answer = await self.parts.replicas.post(
-                self.replica.url + ADMIN_PATH.format(action="cancel"),
+                replica.url + ADMIN_PATH.format(action="cancel"),
                 body,
                 {"content-type": "application/json", TICKET_HEADER: ticket},
                 seconds=CANCEL_SECONDS,

@@ -10,7 +10,7 @@ import asyncio
 import ssl
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -38,24 +38,36 @@ class Replicas:
     def __init__(self) -> None:
         """Connect at the first request."""
         self._idle: dict[_Origin, list[_Connection]] = {}
+        self._asked: dict[_Connection, _Origin] = {}  # connections whose answer is not read to its end
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str], *, seconds: float) -> Answer:
         """Send a request and return its answer once the head is there. `close` the answer in the end.
 
         Raises NotReached, and ReplicaLost, also when the whole answer is not there after `seconds`.
         """
-        parts = urlsplit(url)
-        assert parts.hostname is not None
-        tls = parts.scheme == "https"
-        origin = (parts.hostname, parts.port or (443 if tls else 80), tls)
+        parts, origin = urlsplit(url), _origin(url)
         request = _head(parts.netloc, parts.path, len(body), headers) + body
         connection = self._kept(origin) or await _connect(origin)
+        self._asked[connection] = origin
         try:
             await connection.ask(request, seconds)
         except BaseException:
+            self._asked.pop(connection, None)
             connection.abort()
             raise
         return Answer(self, origin, connection)
+
+    def give_up_on(self, urls: Iterable[str], *, silent_seconds: float) -> int:
+        """Fail the requests to these replicas whose answers had no byte for so long; return how many.
+
+        Their callers get ReplicaLost. An answer that flows goes on.
+        """
+        origins, before, count = {_origin(url) for url in urls}, time.monotonic() - silent_seconds, 0
+        for connection, origin in list(self._asked.items()):
+            if origin in origins and connection.heard_at < before:
+                connection.give_up("the replica is silent")
+                count += 1
+        return count
 
     def close(self) -> None:
         """Close the connections that are not in use."""
@@ -73,6 +85,10 @@ class Replicas:
                 return connection
             connection.abort()
         return None
+
+    def done(self, connection: _Connection) -> None:
+        """Note that nobody reads the connection's answer any more."""
+        self._asked.pop(connection, None)
 
     def keep(self, origin: _Origin, connection: _Connection) -> None:
         """Take back a connection whose answer was read to its end."""
@@ -98,6 +114,7 @@ class Answer:
         if self._closed:
             return
         self._closed = True
+        self._replicas.done(self._connection)
         if self._connection.reusable:
             self._replicas.keep(self._origin, self._connection)
         else:
@@ -110,7 +127,7 @@ class _Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self.status = 0
         self.headers: dict[str, str] = {}
-        self.idle_since = 0.0
+        self.idle_since = self.heard_at = 0.0
         self._transport: Any = None
         self._parser: Any = None  # None: no answer is expected
         self._limit: asyncio.TimerHandle | None = None
@@ -125,6 +142,7 @@ class _Connection(asyncio.Protocol):
         self.headers, self._chunks = {}, deque()
         self._head_bytes = self._buffered = 0
         self._headed = self._complete = False
+        self.heard_at = time.monotonic()
         self._parser = httptools.HttpResponseParser(self)
         self._limit = asyncio.get_running_loop().call_later(seconds, self._fail, "the answer took too long")
         self._transport.write(request)
@@ -155,6 +173,11 @@ class _Connection(asyncio.Protocol):
     def abort(self) -> None:
         """Drop the connection."""
         self._fail("the connection was dropped")
+
+    def give_up(self, why: str) -> None:
+        """Fail the answer that is awaited, unless all of it is there."""
+        if not self._complete:
+            self._fail(why)
 
     async def _more(self) -> None:
         if self._error is not None:
@@ -193,7 +216,7 @@ class _Connection(asyncio.Protocol):
         if self._parser is None:
             self._fail("bytes came that belong to no answer")
             return
-        started = self._headed
+        started, self.heard_at = self._headed, time.monotonic()
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
@@ -236,6 +259,13 @@ class _Connection(asyncio.Protocol):
         self._complete = True
         self._answered()
         self._wake()
+
+
+def _origin(url: str) -> _Origin:
+    parts = urlsplit(url)
+    assert parts.hostname is not None
+    tls = parts.scheme == "https"
+    return parts.hostname, parts.port or (443 if tls else 80), tls
 
 
 async def _connect(origin: _Origin) -> _Connection:

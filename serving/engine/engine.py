@@ -93,6 +93,11 @@ class Engine:
         return self.alive and self.ready.is_set() and not self._draining
 
     @property
+    def draining(self) -> bool:
+        """Whether new requests are refused while running ones finish."""
+        return self._draining
+
+    @property
     def vocab_size(self) -> int:
         return self.runner.vocab_size
 
@@ -179,6 +184,7 @@ class Engine:
         """Run one turn. Where the runner overlaps, the host plans one step and commits the previous one while the
         device computes. Returns whether anything was done."""
         span = self.trace.span
+        self._catch_up()
         with span("plan"):
             for digest, error in self.adapters.poll():
                 self._active.fail([s for s in self.planner.waiting if s.digest == digest], error)
@@ -193,6 +199,12 @@ class Engine:
         with span("deliver"):
             self._report()
         return busy
+
+    def _catch_up(self) -> None:
+        """Commit the step in flight where the next one begins at its tokens: behind drafts, or to draft behind them."""
+        drafts = self.planner.drafts
+        if self._launched and (self._launched[-1].plan.drafts or drafts.expects(self.planner.running)):
+            self._commit_launched(0)
 
     def _act_on(self, plan: StepPlan) -> None:
         """Fail expired requests and start the wanted loads."""

@@ -213,3 +213,10 @@ def scratch_bytes(library: KernelLibrary, k: int, rows: int, threads: int) -> in
     function = library.handle.sk_linear_scratch
     function.argtypes, function.restype = (Integer,) * 3, Integer
     return int(function(k, rows, threads))
+
+
+def bound_rows(library: KernelLibrary, dtype: str) -> int:
+    """Return the rows up to which reading a weight of this type takes longer than its products on this processor."""
+    function = library.handle.sk_linear_bound
+    function.argtypes, function.restype = (Integer,), Integer
+    return int(function(DTYPES.index(dtype)))

@@ -123,6 +123,10 @@ class Administration:
         return Draining(True)
 
 
+# The digest of no adapter: its cost is that of a typical one.
+_UNKNOWN = ""
+
+
 def replica_stats(engine: Engine, leases: LeaseTable, confinement_missing: list[str]) -> ReplicaStats:
     """Return the figures that heartbeats and /admin/stats report."""
     stats = engine.stats
@@ -142,5 +146,9 @@ def replica_stats(engine: Engine, leases: LeaseTable, confinement_missing: list[
         leased=leases.digests(),
         prefix_lookup_tokens=stats.prefix_lookup_tokens,
         prefix_hit_tokens=stats.prefix_hit_tokens,
+        seats=engine.planner.limits.max_num_seqs,
+        waits=engine.admission.waits(),
+        load_seconds=engine.adapters.cost(_UNKNOWN).seconds,
+        draining=engine.draining,
         confinement_missing=tuple(confinement_missing),
     )

@@ -155,6 +155,7 @@ def _gpu_runner(s: RunnerSettings, weights: ModelWeights, kv: PagedKV, adapters:
         adapters,
         max_rows=s.max_rows,
         max_samples=s.max_sequences,
+        max_draft_rows=s.max_draft_rows,
         max_blocks=-(-s.max_len // s.block_size),
         graphs=CudaGraphs(),
     )

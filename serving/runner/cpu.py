@@ -12,6 +12,7 @@ from lora_kernels.memory import lazy_zeros
 from serving.core import Sequence as Running
 from serving.kernels.forward import DTYPE_CODES, PARTS, ROW_SLACK, SITES, CModel, CStep, CTimes, forward, scratch_bytes
 from serving.kernels.library import KernelLibrary
+from serving.kernels.linear import bound_rows
 from serving.kv.storage import BlockedKV
 from serving.models.config import ModelConfig
 from serving.models.linears import PackedLinears
@@ -41,6 +42,7 @@ class CpuRunner:
     trace: Tracer = NO_TRACE
     depth = 0
     paces_loads = True
+    drafts_in_turn = True
     elastic_memory = True
 
     def __init__(
@@ -61,6 +63,7 @@ class CpuRunner:
         self._batches = StepBatches(adapters)
         self.linears = PackedLinears(library, model)
         self.max_draft_rows = max_draft_rows
+        self.cheap_rows = bound_rows(library, model.head.dtype)
         max_samples += max_draft_rows
         self._buffers = _buffers(model.config, max_rows)
         self._ropes = {rope: rope_halves(rope, max_len) for rope in model.config.ropes}

@@ -18,7 +18,7 @@ from serving.models.llama_gpu import GpuLlama
 from serving.ports import ResidentAdapters
 from serving.runner.adapters import extras_of
 from serving.runner.rows import PackedRows
-from serving.sampling import embed, score
+from serving.sampling import agreed, embed, score
 from serving.sampling.device import DeviceSampler, Work
 from serving.steps import SampledToken, StepPlan
 
@@ -49,7 +49,8 @@ class GpuStep:
         if self.step.sampling:
             if self.work is None:
                 raise RuntimeError("the step's deferred sampling failed")
-            answers.update(zip(map(id, self.step.sampling), self.work.answers(), strict=True))
+            chosen = agreed(self.work.answers(), self.step.drafts)
+            answers.update(zip(map(id, self.step.sampling), chosen, strict=True))
         if self.vectors is not None:
             with torch.cuda.stream(self.head.aside):
                 embeds = len(self.step.embedding)
@@ -71,7 +72,7 @@ class _Deferred:
 class Head:
     """Launches what follows the forward pass of each step, on the stream of the step.
 
-    max_rows, max_samples: the most tokens and sequences of a step
+    max_rows, max_samples: the most tokens of a step, and the most rows that it samples
     aside: for what is computed in `result`; on the step's own stream, it would wait for the step after it
     """
 
@@ -125,10 +126,11 @@ class Head:
         tensors: those of `shapes`, uploaded as `fill` wrote them
         batch: the adapters of all rows
         """
-        count, wanted = len(step.sampling), len(step.sample_rows)
+        count, wanted = step.samples, len(step.sample_rows)
         final = hidden[tensors["sample_rows"][:wanted]]
         launched = GpuStep(plan, step, self, final[count:] if wanted > count else None)
-        self._places = {id(sequence): place for place, sequence in enumerate(step.sampling)}
+        sampled = step.sampled
+        self._places = {id(sequence): place for place, sequence in enumerate(sampled)}
         if not count:
             launched.done = self._event()
             return launched
@@ -139,7 +141,7 @@ class Head:
         ends = step.ends
         if any(
             sequence.request.sampling.constraint is not None and before > len(sequence.tokens)
-            for sequence, before in zip(step.sampling, ends, strict=True)
+            for sequence, before in zip(sampled, ends, strict=True)
         ):
             self._deferred = _Deferred(launched, ends, logits)
         else:
@@ -147,7 +149,7 @@ class Head:
         return launched
 
     def _sample(self, launched: GpuStep, ends: list[int], logits: torch.Tensor) -> None:
-        work = self._sampler.prepare(launched.step.sampling, ends)
+        work = self._sampler.prepare(launched.step.sampled, ends)
         self._sampler.launch(work, logits)
         launched.work, launched.done = work, self._event()
 

@@ -39,9 +39,18 @@ class PackedRows(Wanted):
         return len(self.token_ids)
 
     @property
+    def sampled(self) -> tuple[Running, ...]:
+        """The sequence of each sampled row: once for its last token, and once for each of its draft."""
+        if not any(self.drafts):
+            return self.sampling
+        return tuple(s for s, draft in zip(self.sampling, self.drafts, strict=True) for _ in range(1 + len(draft)))
+
+    @property
     def ends(self) -> list[int]:
-        """How many tokens each sequence of `sampling` has before the one that is sampled, those in flight included."""
-        return [chunk.end for chunk in self.chunks if chunk.samples and not chunk.sequence.request.embed]
+        """How many tokens the sequence of each sampled row has before the one that is sampled, those in flight and of
+        the draft included."""
+        sampling = (chunk for chunk in self.chunks if chunk.samples and not chunk.sequence.request.embed)
+        return [end for chunk in sampling for end in range(chunk.known_end, chunk.end + 1)]
 
 
 def pack_rows(chunks: Sequence[Chunk]) -> PackedRows:
@@ -56,6 +65,7 @@ def pack_rows(chunks: Sequence[Chunk]) -> PackedRows:
     sampling: list[Running] = []
     embedding: list[Running] = []
     scoring: list[tuple[Running, range]] = []
+    drafts: list[tuple[int, ...]] = []
     for chunk in ordered:
         sequence, start, count = chunk.sequence, chunk.start, chunk.count
         tokens, end, request = sequence.tokens, start + count, sequence.request
@@ -63,11 +73,16 @@ def pack_rows(chunks: Sequence[Chunk]) -> PackedRows:
         if count == 1:
             token_ids.append(tokens[start] if start < known else IN_FLIGHT)
         else:
-            token_ids += tokens[start:end]
-            token_ids += [IN_FLIGHT] * (end - known)
-        if end >= known:
-            (embed_rows if request.embed else sample_rows).append(len(token_ids) - 1)
-            (embedding if request.embed else sampling).append(sequence)
+            token_ids += tokens[start : chunk.known_end]
+            token_ids += [IN_FLIGHT] * (chunk.known_end - known)
+            token_ids += chunk.draft
+        if end >= known and request.embed:
+            embed_rows.append(len(token_ids) - 1)
+            embedding.append(sequence)
+        elif end >= known:
+            sample_rows.extend(range(len(token_ids) - 1 - len(chunk.draft), len(token_ids)))
+            sampling.append(sequence)
+            drafts.append(chunk.draft)
         if request.sampling.prompt_logprobs is not None and (positions := sequence.unscored(start, end)):
             score_rows.extend(len(token_ids) - end + position for position in positions)
             scoring.append((sequence, positions))
@@ -77,6 +92,7 @@ def pack_rows(chunks: Sequence[Chunk]) -> PackedRows:
         sampling=tuple(sampling),
         embedding=tuple(embedding),
         scoring=tuple(scoring),
+        drafts=tuple(drafts),
         chunks=ordered,
         tokens=len(singles),
         token_ids=token_ids,

@@ -26,7 +26,8 @@ class TorchRunner:
     depth = 0
     paces_loads = False
     elastic_memory = False
-    max_draft_rows = 0
+    max_draft_rows = cheap_rows = 0
+    drafts_in_turn = True
 
     def __init__(self, model: Llama, kv: PagedKV, adapters: ResidentAdapters) -> None:
         self.model, self.kv, self.adapters = model, kv, adapters

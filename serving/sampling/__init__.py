@@ -5,6 +5,6 @@ from serving.sampling.embedding import embed
 from serving.sampling.logprobs import score
 from serving.sampling.sampler import sample
 from serving.sampling.state import is_plain
-from serving.sampling.verify import verify
+from serving.sampling.verify import agreed, verify
 
-__all__ = ["embed", "is_plain", "sample", "score", "verify"]
+__all__ = ["agreed", "embed", "is_plain", "sample", "score", "verify"]

@@ -16,7 +16,7 @@ class Adjustments:
     def __init__(self, request: Request, vocab: int) -> None:
         params = request.sampling
         self._params = params
-        self._counts = _Counts() if has_penalties(params) else None
+        self._counts = _Counts() if params.penalises else None
         self._constraint = None if params.constraint is None else params.constraint.begin()
         bias = [(token, value) for token, value in params.logit_bias if token < vocab]
         self._bias_ids = torch.tensor([token for token, _ in bias], dtype=torch.int64)
@@ -28,7 +28,7 @@ class Adjustments:
     @staticmethod
     def needed(params: SamplingParams) -> bool:
         """Return whether these settings change logits at all."""
-        return has_penalties(params) or bool(params.logit_bias) or params.constraint is not None
+        return params.penalises or bool(params.logit_bias) or params.constraint is not None
 
     def apply(self, row: torch.Tensor, tokens: Sequence[int], ahead: Sequence[int] = ()) -> None:
         """Change float32 logits [vocab] in place. Raises ConstraintFailed.
@@ -84,8 +84,3 @@ class _Counts:
         """Return int64 ids and float32 counts, both [distinct]."""
         size = len(self._where)
         return self._ids[:size], self._counts[:size]
-
-
-def has_penalties(params: SamplingParams) -> bool:
-    """Return whether the choice of a token depends on the tokens before it."""
-    return bool(params.presence_penalty or params.frequency_penalty) or params.repetition_penalty != 1

@@ -45,6 +45,24 @@ def verify(
     return [plain[place] for place in range(len(sequences))]
 
 
+def agreed(rows: Sequence[SampledToken], drafts: Sequence[tuple[int, ...]]) -> list[SampledToken]:
+    """Return one answer for each draft, from rows that were all sampled at once as if the draft before them were right.
+
+    rows: for each draft one, and one behind it for each of its tokens. What a row was sampled with depends on its
+        position alone: no penalties, no grammar
+    """
+    if len(rows) == len(drafts):
+        return list(rows)
+    out, first = [], 0
+    for draft in drafts:
+        depth = 0
+        while depth < len(draft) and rows[first + depth].token_id == draft[depth]:
+            depth += 1
+        out.append(replace(rows[first + depth], before=tuple(rows[first : first + depth])))
+        first += 1 + len(draft)
+    return out
+
+
 def _walk(best: Sequence[int], row: int, draft: tuple[int, ...]) -> SampledToken:
     before = []
     for guess in draft:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from serving.core import LatencyClass, Request
+from serving.core import AdapterRef, LatencyClass, Request, SamplingParams
 from serving.errors import QueueFull
 from serving.scheduler.cost_model import CostModel
 from serving.scheduler.limits import Limits
@@ -146,6 +146,16 @@ class Admission:
             self._submitted[request.request_id] = request
             return prediction
 
+    def waits(self) -> tuple[float, float, float]:
+        """Return the predicted seconds until a sequence starts that arrives now, by class: of a tenant without any
+        other."""
+        with self._lock:
+            outlook = self._with_submitted()
+        interactive, standard, batch = (
+            predict(outlook, self._costs, self._limits, _of_class(one), 0.0, 0).queue for one in LatencyClass
+        )
+        return interactive, standard, batch
+
     def arrived(self, request: Request) -> None:
         """Note that the engine has queued or refused the request: the next outlook includes it."""
         self._arrived.append(request.request_id)
@@ -213,3 +223,8 @@ def _add(waiting: dict[LatencyClass, dict[str, Backlog]], request: Request, toke
     tenants = waiting.setdefault(request.latency_class, {})
     old = tenants.get(request.tenant, Backlog(0, 0))
     tenants[request.tenant] = Backlog(old.requests + 1, old.tokens + tokens)
+
+
+def _of_class(latency_class: LatencyClass) -> Request:
+    """Return the shortest request of a class, of nobody."""
+    return Request("", "", "", AdapterRef(), (0,), SamplingParams(), 1, latency_class=latency_class)

@@ -46,13 +46,14 @@ class Planner:
         costs: CostModel | None = None,
         drafter: Drafter | None = None,
         max_draft_rows: int = 0,
+        drafts_in_turn: bool = True,
     ) -> None:
         self.limits, self.pool, self.residency = limits, pool, residency
         self.targets, self.costs = targets or Targets(), costs or CostModel()
         self.accounts = Accounts(prices or Prices(), residency)
         self.tables = BlockTables(pool, fingerprint)
         drafter = drafter or Drafter()
-        self.drafts = DraftPlanner(drafter, self.tables, pool, self.costs, max_draft_rows)
+        self.drafts = DraftPlanner(drafter, self.tables, pool, self.costs, max_draft_rows, in_turn=drafts_in_turn)
         self.waiting, self.running = WaitQueue(self.targets), list[Sequence]()
         self.counts = {latency_class: ClassCounts() for latency_class in LatencyClass}
         self.preemptions = 0

@@ -32,6 +32,8 @@ int sk_linear_use(const char *name) {
     return 0;
 }
 
+int64_t sk_linear_bound(int64_t dtype) { return bound_rows[dtype]; }
+
 static int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 
 /* So many bytes in whole cache lines, an odd number of them. */

@@ -45,6 +45,10 @@ typedef struct {
  * SK_F32. */
 int64_t sk_linear_takes(int64_t dtype);
 
+/* Return the rows of x up to which reading a weight of this type takes longer than its products, as measured on this
+ * processor when the kernels were chosen. */
+int64_t sk_linear_bound(int64_t dtype);
+
 /* Return whether products of such weights first bring float32 rows into a form of their own (SK_INT8: rounded to 8
  * bits). The thread that computes a row may do that while the row is in its caches, which saves a pass and a
  * barrier. */

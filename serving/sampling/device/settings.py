@@ -11,7 +11,6 @@ from serving.core import ConstraintState, SamplingParams, Sequence, Status
 from serving.errors import ConstraintFailed
 from serving.kernels.triton import sample as layout
 from serving.sampling.draw import LEAST_TEMPERATURE
-from serving.sampling.state import has_penalties
 
 Int32s = npt.NDArray[np.int32]
 
@@ -64,7 +63,7 @@ def _make(params: SamplingParams, prompt_tokens: int, vocab: int) -> Profile:
         row=np.zeros(layout.COLUMNS, np.int32),
         drawn=drawn,
         cut=cut,
-        counted=has_penalties(params),
+        counted=params.penalises,
         biases=biases,
         grammar=None if params.constraint is None else params.constraint.begin(),
         accepted=prompt_tokens,

@@ -203,6 +203,37 @@ async def test_each_replica_that_is_asked_is_an_attempt_of_its_own(world: World)
     await other.stop()
 
 
+async def test_a_replica_that_is_lost_before_its_answer_begins_is_replaced_silently_once(world: World) -> None:
+    others = [ScriptedReplica(), ScriptedReplica()]
+    for number, other in enumerate(others):
+        await other.start()
+        row = await sync_to_async(Replica.objects.get)(pk=world.replica.id)
+        row.pk, row.name, row.url = other.id, f"other {number}", other.url
+        row.receipt_public_key = other.public_key
+        await sync_to_async(row.save)(force_insert=True)
+    await sync_to_async(keep_alive)()
+    everyone = [world.replica, *others]
+    world.gateway._offers = Offers()
+    for one in everyone:
+        one.mode = "drop"
+    lost = await world.http.post("/v1/chat/completions", json=world.body())
+    assert lost.status == 503 and "Nothing was charged" in await lost.text()
+    assert sum(len(one.received) > 0 for one in everyone) == 2, "a request that ends replicas does not meet all of them"
+    for one in everyone:
+        one.mode = "normal"
+        one.script = []
+    world.gateway._offers = Offers()
+    first = next(one for one in everyone if any(claims.get("attempt", 1) == 1 for claims in one.served))
+    first.script = ["drop"]
+    answer = await world.http.post("/v1/chat/completions", json=world.body())
+    assert answer.status == 200, await answer.text()
+    settled = await sync_to_async(Hold.objects.get)(state="settled")
+    assert settled.attempt == 2 and settled.replica_id != first.id
+    assert (await money(world))["usage"] == 1
+    for other in others:
+        await other.stop()
+
+
 LIES: list[dict[str, Any]] = [
     {"adapter": "ef" * 32},
     {"adapter": None},

@@ -69,6 +69,19 @@ def a_preempted_request_gives_the_tokens_that_it_would_have_given(folder: Path) 
         assert found.preemptions > 0 and bool(found.ahead) == bool(depth)
 
 
+def drafts_change_no_token_and_penalties_and_grammars_get_none(folder: Path) -> None:
+    """A step that verifies drafts is not overlapped; those in which none are likely are."""
+    runner = make_runner(folder)
+    asked = [Asked(name, range(3 + at, 9 + at), sampling, 9) for at, (name, sampling) in enumerate(SETTINGS.items())]
+    reference = expected(runner, asked)
+    found = run(runner, asked, 1, foreseen=reference)
+    found.check(reference)
+    in_turn = {name for name, s in SETTINGS.items() if s.penalises or s.constraint is not None}
+    lasting = {name for name, answer in reference.items() if len(answer.tokens) > 4}
+    assert found.drafted == lasting - in_turn, (found.drafted, lasting - in_turn)
+    assert len(found.drafted) > 5 and found.ahead & in_turn
+
+
 def _mixed(turn: int) -> list[Asked]:
     """Return a request for each setting; their lengths differ, so that they change places while they run."""
     return [
@@ -84,6 +97,7 @@ CASES = (
     each_setting_alone_overlaps_and_gives_the_reference_s_tokens,
     all_settings_share_their_steps,
     a_preempted_request_gives_the_tokens_that_it_would_have_given,
+    drafts_change_no_token_and_penalties_and_grammars_get_none,
 )
 
 if __name__ == "__main__":

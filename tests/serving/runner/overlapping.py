@@ -19,7 +19,7 @@ import torch
 from torch.nn import functional
 
 from lora_kernels import AdapterPool, BatchMetadata
-from serving.core import AdapterRef, Delta, Request, SamplingParams, TokenLogprob
+from serving.core import AdapterRef, Delta, Request, SamplingParams, TokenLogprob, Usage
 from serving.core import Sequence as Running
 from serving.engine import Engine
 from serving.errors import EngineError, NonFiniteOutput
@@ -35,6 +35,7 @@ from serving.sampling import sample
 from serving.sampling.logprobs import token_logprobs
 from serving.scheduler.limits import Limits
 from serving.scheduler.planner import Planner
+from serving.speculation import Drafter, Offer, Source
 from serving.steps import StepPlan
 from tests.serving.engine.fakes import NoAdapters
 from tests.serving.runner.gpu_cases import DEVICE, INTERPRETED, Launching
@@ -42,7 +43,8 @@ from tests.serving.runner.recorded_graphs import RecordedGraphs
 
 BLOCKS, BLOCK, LENGTH = 60, 4, 64
 SEQUENCES = 4
-EOS = 2
+DRAFTS = 6  # rows of them in a step
+EOS, VOCAB = 2, 259
 NOT_FINITE = 77  # the logits after this token are NaN
 
 
@@ -82,11 +84,13 @@ class Ran:
     """What an engine made of its requests.
 
     ahead: names of those that had a step launched while their last token was in flight
+    drafted: names of those that had tokens of a draft accepted, and others rejected
     """
 
     answers: dict[str, Answer]
     preemptions: int
     ahead: set[str]
+    drafted: set[str]
 
     def check(self, expected: dict[str, Answer]) -> None:
         """Raise AssertionError unless all answers are the expected ones."""
@@ -136,7 +140,7 @@ class Watched(Launching):
     ahead: set[str]
 
     def launch(self, plan: StepPlan) -> GpuStep:
-        self.ahead |= {c.sequence.request.request_id for c in plan.chunks if c.end > len(c.sequence.tokens)}
+        self.ahead |= {c.sequence.request.request_id for c in plan.chunks if c.known_end > len(c.sequence.tokens)}
         return super().launch(plan)
 
 
@@ -195,6 +199,10 @@ class _Collected(RequestHandle):
     def deliver(self, item: Delta | EngineError) -> None:
         self.items.append(item)
 
+    def usage(self) -> Usage | None:
+        deltas = [item for item in self.items if isinstance(item, Delta)]
+        return deltas[-1].usage if deltas else None
+
     def answer(self) -> Answer:
         errors = [item for item in self.items if isinstance(item, EngineError)]
         deltas = [item for item in self.items if isinstance(item, Delta)]
@@ -215,15 +223,48 @@ def make_runner(folder: Path) -> Watched:
         adapters,
         max_rows=16,
         max_samples=SEQUENCES,
+        max_draft_rows=DRAFTS,
         max_blocks=LENGTH // BLOCK,
         graphs=RecordedGraphs() if INTERPRETED else CudaGraphs(),
     )
 
 
-def run(runner: Watched, asked: Sequence[Asked], depth: int, blocks: int = BLOCKS) -> Ran:
-    """Answer all requests in an engine whose runner overlaps `depth` steps, over `blocks` KV blocks."""
+class Prophet(Drafter):
+    """Guesses what requests are known to answer, every fourth token of it wrong."""
+
+    def __init__(self, answers: dict[str, Answer]) -> None:
+        super().__init__()
+        self._answers = answers
+
+    def offer(self, sequence: Running, most: int, now: float) -> Offer:
+        tokens, done = self._answers[sequence.request.request_id].tokens, sequence.output_tokens
+        guess = [
+            (token + (at % 4 == 3)) % VOCAB for at, token in enumerate(tokens[done : done + max(0, min(most, 4))], done)
+        ]
+        return Offer(tuple(guess), (1.0,) * len(guess), Source.ANSWERS)
+
+
+def run(
+    runner: Watched,
+    asked: Sequence[Asked],
+    depth: int,
+    blocks: int = BLOCKS,
+    foreseen: dict[str, Answer] | None = None,
+) -> Ran:
+    """Answer all requests in an engine whose runner overlaps `depth` steps, over `blocks` KV blocks.
+
+    foreseen: drafts are made from these answers; None: there are no drafts
+    """
     runner.depth, runner.ahead = depth, set()
-    planner = Planner(Limits(16, SEQUENCES, 50), BlockPool(blocks, BLOCK), cast(Any, runner.adapters), "f")
+    planner = Planner(
+        Limits(16, SEQUENCES, 50),
+        BlockPool(blocks, BLOCK),
+        cast(Any, runner.adapters),
+        "f",
+        drafter=None if foreseen is None else Prophet(foreseen),
+        max_draft_rows=0 if foreseen is None else runner.max_draft_rows,
+        drafts_in_turn=runner.drafts_in_turn,
+    )
     engine = Engine(
         runner,
         planner,
@@ -238,7 +279,9 @@ def run(runner: Watched, asked: Sequence[Asked], depth: int, blocks: int = BLOCK
     while engine.step():
         planner.check_integrity()
     answers = {name: handle.answer() for name, handle in handles.items()}
-    return Ran(answers, planner.preemptions, runner.ahead)
+    usages = {name: handle.usage() for name, handle in handles.items()}
+    drafted = {name for name, usage in usages.items() if usage and 0 < usage.accepted_tokens < usage.drafted_tokens}
+    return Ran(answers, planner.preemptions, runner.ahead, drafted)
 
 
 def expected(runner: Watched, asked: Sequence[Asked]) -> dict[str, Answer]:

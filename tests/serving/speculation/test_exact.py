@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -17,6 +18,12 @@ from serving.speculation import Drafter, Offer, Source
 from tests.serving.harness import Running as Harness
 from tests.serving.harness import running
 from tests.serving.tiny import ADAPTERS, Tiny
+
+# Random requests in all, and how many an engine gets at once; `make exact` asks for more of them.
+REQUESTS = int(os.environ.get("INTARSIA_EXACT_REQUESTS", "240"))
+TOGETHER = 120
+# Weights of the engines, in turn.
+DTYPES = ("float32", "bfloat16", "int8")
 
 # Answers by request, as a run without drafts gave them.
 Known = dict[str, list[int]]
@@ -84,17 +91,18 @@ def grammars(tiny: Tiny) -> Iterator[list[Any]]:
 
 
 @pytest.mark.parametrize("blocks", [2, 400], ids=["preempted", "roomy"])
+@pytest.mark.parametrize("turn", range(-(-REQUESTS // (2 * TOGETHER))))
 async def test_every_kind_of_request_gets_the_same_answer_with_drafts_and_without(
-    tiny: Tiny, grammars: list[Any], blocks: int
+    tiny: Tiny, grammars: list[Any], blocks: int, turn: int
 ) -> None:
-    rng = random.Random(blocks)
-    async with running(tiny, max_draft_rows=48, max_num_seqs=12) as run:
-        requests = [asked(run, rng, grammars, f"{index}") for index in range(120)]
+    rng = random.Random(blocks + turn)
+    async with running(tiny, max_draft_rows=48, max_num_seqs=12, dtype=DTYPES[turn % len(DTYPES)]) as run:
+        requests = [asked(run, rng, grammars, f"{index}") for index in range(TOGETHER)]
         planner = run.engine.planner
         without = await asyncio.gather(*(run.run(replace(one, speculate=False)) for one in requests))
         known = {one.request_id: said(deltas)[0] for one, deltas in zip(requests, without, strict=True)}
         assert not any(planner.drafts.drafted.values())
-        planner.drafts.drafter = Prophet(known, blocks)
+        planner.drafts.drafter = Prophet(known, blocks + turn)
         planner.pool.set_limit(planner.pool.blocks_for(128) * blocks)
         before = planner.preemptions
         scoped = [replace(one, request_id=f"again/{one.request_id}", cache_scope="another") for one in requests]

@@ -1,0 +1,1 @@
+"""A simulated fleet that is routed by the shipped code of `routing/`."""

@@ -1,0 +1,12 @@
+"""The choice of a replica for each call: pure functions of values, without a clock and without I/O.
+
+The gateway, the serving tier's fleet and the simulator share it.
+"""
+
+from routing.fleet import Fleet
+from routing.homes import home_count, key_of
+from routing.ranking import Call, Choice, Rule, rank
+from routing.rates import Rates
+from routing.views import View
+
+__all__ = ["Call", "Choice", "Fleet", "Rates", "Rule", "View", "home_count", "key_of", "rank"]

@@ -1,0 +1,123 @@
+"""The replicas for one call, best first.
+
+1. An adapter's homes by rendezvous; a conversation keeps to one of them by the same hash, where its prefix is cached.
+2. A home whose load is far above the pool's, or whose wait is longer than the call can bear, yields to the next.
+3. If all do, the better of two replicas at random (Mitzenmacher, 1996) takes the call.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from routing.fleet import Fleet
+from routing.homes import home_count, weights
+
+MOST_CHOICES = 4
+# Places behind the homes that are looked at before the choice is left to chance.
+_NEXT = 3
+_SAMPLED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What matters of a call.
+
+    adapter: key of its adapter, or of its base; conversation: key of its cache scope and the first tokens of its prompt
+    rate: calls per second of the adapter, over all gateways; service_s: seconds that such a call holds a seat
+    latency_class: 0 interactive, 1 standard, 2 batch; slack_s: seconds that it may wait
+    prefill_s: seconds that its prompt takes where no part of it is cached
+    """
+
+    adapter: int
+    conversation: int | None = None
+    rate: float = 0.0
+    service_s: float = 1.0
+    latency_class: int = 1
+    slack_s: float = 1.0
+    prefill_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A replica for a call: its place in the fleet, its name, and the seconds until its first token as predicted.
+
+    home: whether it is one of the adapter's homes
+    """
+
+    place: int
+    name: str
+    cost_s: float
+    home: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """The dial between warm adapters and an even load.
+
+    bound: a home takes no call while its load is more than so many times the pool's mean
+    free: but below this share of its seats a home always takes one
+    """
+
+    bound: float = 1.25
+    free: float = 0.25
+
+
+DEFAULT = Rule()
+
+
+def rank(call: Call, fleet: Fleet, now: float, chance: random.Random, rule: Rule = DEFAULT) -> list[Choice]:
+    """Return up to MOST_CHOICES replicas that take calls, best first; none where no replica does."""
+    homes = home_count(call.rate, call.service_s, fleet.mean_seats) if len(fleet) > 1 else 1
+    order = fleet.order(call.adapter, homes + _NEXT)
+    at_home, behind = order[:homes], order[homes : homes + _NEXT]
+    if len(at_home) > 1 and call.conversation is not None:
+        at_home = _by_conversation(call.conversation, at_home, fleet)
+    best = _first_with_room(call, (*at_home, *behind), fleet, now, max(rule.free, rule.bound * fleet.mean_load))
+    others = [place for place in (*at_home[: _NEXT + 1], *behind) if fleet.takes_calls(place, now)]
+    if best is None or len(others) < MOST_CHOICES:
+        sampled = chance.sample(range(len(fleet)), min(len(fleet), max(_SAMPLED, MOST_CHOICES - len(others))))
+        others += [place for place in sampled if fleet.takes_calls(place, now)]
+    known = set(at_home)
+    choices = [
+        _choice(place, call, fleet, now, home=place in known) for place in dict.fromkeys(others) if place != best
+    ]
+    choices.sort(key=lambda choice: choice.cost_s)
+    if best is not None:
+        choices.insert(0, _choice(best, call, fleet, now, home=best in known))
+    return choices[:MOST_CHOICES]
+
+
+def _first_with_room(call: Call, places: Sequence[int], fleet: Fleet, now: float, most: float) -> int | None:
+    """Return the first place with a load below `most` and a wait that the call can bear."""
+    for place in places:
+        if (
+            fleet.takes_calls(place, now)
+            and fleet.load(place, now) < most
+            and _wait(place, call, fleet, now) <= call.slack_s
+        ):
+            return place
+    return None
+
+
+def _by_conversation(conversation: int, places: Sequence[int], fleet: Fleet) -> list[int]:
+    """Return the places in the order of a conversation's own weights."""
+    by_weight = weights(conversation, fleet.keys_of(places))
+    return [places[at] for at in by_weight.argsort()[::-1]]
+
+
+def _wait(place: int, call: Call, fleet: Fleet, now: float) -> float:
+    """Return the seconds until a call starts: as the replica says, and for what changed since, a share of a service
+    for each call above its seats."""
+    view = fleet.views[place]
+    above = max(0.0, fleet.busy(place, now) - view.seats) - max(0, view.running + view.waiting - view.seats)
+    return max(0.0, view.wait_s[call.latency_class] + above * call.service_s / view.seats)
+
+
+def _choice(place: int, call: Call, fleet: Fleet, now: float, *, home: bool) -> Choice:
+    view = fleet.views[place]
+    cost = _wait(place, call, fleet, now) + call.prefill_s
+    if call.adapter not in view.adapters:
+        cost += view.load_s
+    return Choice(place, view.name, cost, home)
