@@ -43,6 +43,7 @@ class CheckedAdapter:
             "parameters": found.parameter_count,
             "bytes": found.bytes,
             "use_rslora": found.use_rslora,
+            "extras": list(found.extras.kinds),
         }
 
 

@@ -51,6 +51,7 @@ COMMANDS = (
         "Write a small adapter of random weights and a listing, to try the other commands with.",
     ),
     LazyCommand("check", "adapters", "Check an adapter on this machine, as the platform will. Nothing is uploaded."),
+    LazyCommand("rows", "rows", "Rewrite a whole saved embedding or head as the few rows that were trained."),
     LazyCommand("push", "adapters", "Check, seal and upload an adapter as the next version of a model."),
     LazyCommand("status", "models", "Show your models, or one model with its newest version."),
     LazyCommand("versions", "models", "List the versions of a model, newest first."),

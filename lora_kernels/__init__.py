@@ -1,6 +1,6 @@
 """Multi-LoRA kernels: many adapters of different ranks over one base, in one batch. Needs torch and numpy.
 
-Public besides the names here: `native` (the C library from other native code), `memory` (memory on demand),
+Public besides the names here: `extras`, `native` (the C library from other native code), `memory` (memory on demand),
 `training`, and `reference` for tests. Everything else may change.
 """
 
@@ -10,6 +10,7 @@ from lora_kernels.errors import (
     BackendError,
     DeviceError,
     DtypeError,
+    ExtrasError,
     LoraKernelError,
     NonFiniteError,
     PoolFullError,
@@ -33,6 +34,7 @@ __all__ = [
     "BatchMetadata",
     "DeviceError",
     "DtypeError",
+    "ExtrasError",
     "LoraKernelError",
     "LoraPair",
     "MetadataBuffers",

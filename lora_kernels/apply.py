@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from lora_kernels.errors import DeviceError, DtypeError, ShapeError, TargetError
+from lora_kernels.errors import DeviceError, DtypeError, ExtrasError, ShapeError, TargetError
 from lora_kernels.metadata import BatchMetadata
 from lora_kernels.ops import torch_path
 from lora_kernels.storage.site import SiteStorage
@@ -14,6 +14,9 @@ ACTIVATION_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 def lora_apply(y: torch.Tensor, x: torch.Tensor, site: str, layer: int, meta: BatchMetadata) -> torch.Tensor:
     """Compute y[i] += scale · (x[i] Aᵀ) Bᵀ in place, each row with its own adapter; rows with slot -1 keep their bits.
+
+    Where a row's adapter has extras at this site, y[i] is then multiplied by its scales, and its biases are added: y is
+    W x on entry, without the base's own bias.
 
     y: [T, N], N the sum of the site's slices; rows may be strided (a column range of a wider tensor)
     x: [T, K], rows may be strided
@@ -28,6 +31,8 @@ def lora_apply(y: torch.Tensor, x: torch.Tensor, site: str, layer: int, meta: Ba
         meta.wait_for_layer(layer)
         backend = torch_path if torch.is_grad_enabled() and (x.requires_grad or y.requires_grad) else meta.pool.backend
         backend.apply(y, x, storage, layer, meta)
+        if meta.extras is not None:
+            meta.extras.finish(y, site, layer)
     return y
 
 
@@ -36,8 +41,10 @@ def lora_write(y: torch.Tensor, x: torch.Tensor, site: str, layer: int, meta: Ba
 
     In prefill `lora_apply` costs the reading and writing of all of y. Here it is written once, unread, and
     `torch.addmm(y, x, weight.T, out=y)` accumulates the base layer onto it at no further traffic (beta = 1).
-    y, x and errors as for `lora_apply`.
+    y, x and errors as for `lora_apply`; ExtrasError where rows have extras, whose scales are on the base's product too.
     """
+    if meta.extras is not None:
+        raise ExtrasError("rows with extras cannot be written first: use lora_apply")
     storage = find_site(meta, site, layer)
     check_rows("y", y, meta, storage.offsets[-1])
     check_rows("x", x, meta, storage.spec.in_features)

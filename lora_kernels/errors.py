@@ -45,6 +45,10 @@ class PoolFullError(LoraKernelError):
     """Not enough free pages for the adapter."""
 
 
+class ExtrasError(LoraKernelError):
+    """Extras where they cannot be: in a blend, in rows that are written before the base's product, or in swap."""
+
+
 class StagingError(LoraKernelError):
     """No room in the pinned memory that loads go through, for longer than a load waits. It may be tried again."""
 

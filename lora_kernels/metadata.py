@@ -10,6 +10,7 @@ import torch
 
 from lora_kernels.batch import Batch, Grouped, Layout, MetadataBuffers, tile_rows_for
 from lora_kernels.errors import ShapeError, SlotError
+from lora_kernels.extras.rows import RowExtras
 from lora_kernels.pool import AdapterPool
 
 
@@ -17,10 +18,13 @@ from lora_kernels.pool import AdapterPool
 class BatchMetadata(Batch):
     """One step's batch over a pool, good for every site and layer of it.
 
+    extras: of rows whose adapters have any; None where no row's has: then nothing is computed for them
+
     Build it once per step. It is stale after a load or an evict, and until then good for any step of the same rows.
     """
 
     pool: AdapterPool
+    extras: RowExtras | None = None
     _changes: int = 0
 
     @property
@@ -78,15 +82,17 @@ class BatchMetadata(Batch):
             host = np.zeros(layout.size, np.int32)
             layout.pack(grouped, listed, host)
             packed = torch.from_numpy(host).to(pool.device)
+        arrays = layout.views(packed, rows, len(grouped.row_order), count)
         return cls(
             pool=pool,
+            extras=RowExtras.of(grouped, arrays["row_order"], pool.extras_of) if pool.has_extras else None,
             rows=rows,
             has_adapters=count > 0,
             grouped=grouped,
             max_pages=most_pages,
             tile_rows=layout.tile_rows,
             _changes=pool.tables.changes,
-            **layout.views(packed, rows, len(grouped.row_order), count),
+            **arrays,
         )
 
     def wait_for_layer(self, layer: int) -> None:

@@ -18,13 +18,19 @@ MAX_JOB_BYTES = 1 << 20
 
 
 class BaseShapes(Request, frozen=True):
-    """The base that the adapter must fit. `shapes` maps a module suffix to (out, in) features."""
+    """The base that the adapter must fit. `shapes` maps a module suffix to (out, in) features.
+
+    tied: the head is the embedding; biased: suffixes of the modules with a bias
+    """
 
     name: str
     fingerprint: Digest
     hidden_size: int
     num_layers: int
     shapes: dict[str, tuple[int, int]]
+    vocab_size: int
+    tied: bool
+    biased: tuple[str, ...]
 
 
 class VerificationJob(Request, frozen=True):

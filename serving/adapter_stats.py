@@ -81,6 +81,7 @@ class AdapterGauges:
     """Adapter memory at one moment.
 
     pool_bytes: pages in use
+    extra_bytes: beside the pages: scales, biases, and factors and rows of embedding and head
     host_bytes: decrypted copies
     locked_bytes: decrypted copies in RAM that cannot reach swap
     """
@@ -88,6 +89,8 @@ class AdapterGauges:
     by_state: dict[str, int] = field(default_factory=dict)
     pool_bytes: int = 0
     pool_bytes_total: int = 0
+    extra_bytes: int = 0
+    extra_bytes_total: int = 0
     host_copies: int = 0
     host_bytes: int = 0
     host_bytes_total: int = 0

@@ -70,6 +70,9 @@ class ServingConfig:
     adapter_memory_mb: Annotated[
         int, "memory for resident adapters, in MiB; 0: 1024 on a CPU, a quarter of what a GPU has left"
     ] = 0
+    adapter_extras_mb: Annotated[
+        int, "memory for what adapters change beside ΔW of linears (DoRA, biases, trained tokens, heads), in MiB"
+    ] = 128
     host_adapter_memory_mb: Annotated[
         int | None,
         "memory for decrypted copies beside a GPU's, in MiB; default: none on a CPU, else a quarter of what this "
@@ -119,6 +122,7 @@ class ServingConfig:
             ("batch_max_wait_s", 0),
             ("adapter_slots", 0),
             ("adapter_memory_mb", 0),
+            ("adapter_extras_mb", 0),
             ("adapter_workers", 1),
             ("adapter_idle_s", 0),
             ("max_body_bytes", 1024),

@@ -7,12 +7,33 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+import torch
+
 from lora_kernels import AdapterPool
 from serving.adapter_stats import AdapterCounters, AdapterGauges, LevelSeconds
 from serving.core import AdapterRef
 from serving.errors import EngineError
 from serving.steps import Residency, StepRunner
 from serving.trace import Tracer
+
+
+class BaseLinears(Protocol):
+    """The linears of a base, by layer and adapter site; the output head's site is "head" of layer 0.
+
+    For loads of adapters. Safe to call from worker threads while steps run.
+    """
+
+    def products(self, layer: int, site: str, x: torch.Tensor) -> torch.Tensor:
+        """Return x Wᵀ, float32 [r, N], of x float32 [r, K], of the weights that are served."""
+        ...
+
+    def squares(self, layer: int, site: str) -> torch.Tensor:
+        """Return the sum of squares of each row of W, float32 [N]; computed once."""
+        ...
+
+    def bias(self, layer: int, site: str) -> torch.Tensor | None:
+        """Return the base's own bias of a site, float32 [N]."""
+        ...
 
 
 class Runner(StepRunner, Protocol):
@@ -29,6 +50,11 @@ class Runner(StepRunner, Protocol):
     @property
     def block_size(self) -> int:
         """Tokens per KV block."""
+        ...
+
+    @property
+    def linears(self) -> BaseLinears:
+        """The base's weights, for adapters whose extras depend on them."""
         ...
 
     @property

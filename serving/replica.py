@@ -152,7 +152,10 @@ def plan_gpu(config: ServingConfig, model: ModelConfig, precision: Precision, bl
         card,
         units,
         weights=weight_bytes(model, size, eight_bits=keeps_eight_bits(model, torch.device("cuda"))),
-        reserve=step_bytes(model, steps, size, spec.max_rank),
+        reserve={
+            **step_bytes(model, steps, size, spec.max_rank),
+            "extras of adapters": config.adapter_extras_mb * MIB,
+        },
         fraction=config.gpu_memory_fraction,
         kv_bytes=config.kv_cache_mb * MIB,
         adapter_bytes=config.adapter_memory_mb * MIB,
@@ -203,7 +206,13 @@ def build_engine(config: ServingConfig, base: Base, source: AdapterSource, *, mu
         log.info("GPU memory: %s", line)
     # Before the weights are loaded: a system that refuses the lock is known at once.
     adapter_pool = AdapterPool(
-        pool_spec(model), memory.pages, config.adapter_slots, precision.adapters, device, private=source.leased
+        pool_spec(model),
+        memory.pages,
+        config.adapter_slots,
+        precision.adapters,
+        device,
+        private=source.leased,
+        extra_bytes=config.adapter_extras_mb * MIB,
     )
     if source.leased:
         _check_lock(adapter_pool, memory.pages, must_lock)
@@ -230,6 +239,7 @@ def build_engine(config: ServingConfig, base: Base, source: AdapterSource, *, mu
         ),
         adapters,
     )
+    adapters.pipeline.base = runner.linears
     planner = Planner(
         config.limits,
         pool,

@@ -135,6 +135,7 @@ def _facts(checked: CheckedAdapter) -> list[tuple[str, object]]:
         ("base", checked.base.name),
         ("rank", summary.rank),
         ("targets", ", ".join(summary.targets)),
+        ("also", ", ".join(summary.extras.kinds) or "nothing beside linears"),
         ("parameters", f"{summary.parameter_count:,} in {summary.tensor_count} tensors, {summary.dtype}"),
         ("size", f"{size_text(summary.bytes)}, {size_text(checked.package_size)} sealed"),
         ("contract", _contract_fact(checked.contract)),

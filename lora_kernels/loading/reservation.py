@@ -10,6 +10,7 @@ import torch
 
 from lora_kernels.driver import Event, Stream
 from lora_kernels.errors import QualityError, RankError, ReservationError
+from lora_kernels.extras.resident import Extras
 from lora_kernels.loading.plan import Loadable, LoadPlan, plan_load
 from lora_kernels.loading.staging import Arrival, HostBlob, Staging
 from lora_kernels.loading.writing import Copy, SitePages, write_plan
@@ -36,11 +37,21 @@ class Reservation:
 
     `write` may run in any thread, the rest belongs to the thread that launches kernels. `error` is, after a write into
     8-bit pages, the largest relative error of any target's ΔW (see `quantize.py`), else None.
+
+    extra_memory: the memory that was reserved for extras; extras: views of it, set by the thread that writes
     """
 
     def __init__(
-        self, store: PageStore, pages: Sequence[int], copy: Copy, max_error: float, staging: Staging | None = None
+        self,
+        store: PageStore,
+        pages: Sequence[int],
+        copy: Copy,
+        max_error: float,
+        staging: Staging | None = None,
+        extra_memory: torch.Tensor | None = None,
     ) -> None:
+        self.extra_memory = extra_memory
+        self.extras: Extras | None = None
         self.store = store
         self.pages = tuple(pages)
         self.error: float | None = None

@@ -1,4 +1,4 @@
-"""A strict `adapter_config.json` parser for plain LoRA, as PEFT writes it.
+"""A strict `adapter_config.json` parser for LoRA and DoRA, as PEFT writes them.
 
 Never PEFT's own loader: there `auto_mapping` and `megatron_core` reach `importlib`, and a string `target_modules` is a
 regular expression that may take for ever. Keys are of three kinds: read, information, and everything else, which must
@@ -22,6 +22,7 @@ from sealed_weights.strict_json import JsonRuleError, parse_object
 MAX_CONFIG = 1 << 20
 MAX_RANK = 256
 MAX_ALPHA = 65_536
+MAX_TRAINED_TOKENS = 64  # rows of an embedding or head that replace the base's
 MAX_PATTERNS = 5_000  # a bound on parsing; `check_layout` allows one pattern per module of the base
 
 Number = TypeVar("Number", int, float)
@@ -39,7 +40,6 @@ _INFORMATION = frozenset(
         "peft_version",
         "revision",
         # how it was trained
-        "ensure_weight_tying",
         "lora_dropout",
         "qalora_group_size",
         "runtime_config",
@@ -61,10 +61,11 @@ _INFORMATION = frozenset(
 _BASE_PRESERVING_INITS = (True, False, None, "gaussian", "eva", "orthogonal", "mica")
 
 _WHY_OFF = {
-    "modules_to_save": "must be null: full weights of other modules are not served",
-    "use_dora": "must be false: this is a DoRA adapter, and DoRA is not served; train with use_dora=False",
+    "modules_to_save": (
+        "must be null: whole saved modules are not served. An embedding or a head of which at most "
+        f"{MAX_TRAINED_TOKENS} rows were trained is served as trainable_token_indices: `intarsia rows` rewrites it"
+    ),
     "megatron_config": "must be null: Megatron layers are not served",
-    "trainable_token_indices": "must be null: trained embeddings are not served",
     "target_parameters": "must be null: only linear modules are served",
     "layer_replication": "must be null: the base is served as it is",
 }
@@ -72,13 +73,24 @@ _WHY_OFF = {
 
 @dataclass(frozen=True)
 class AdapterConfig:
-    """A plain LoRA configuration. Patterns map module names to values; the first match wins, as in PEFT."""
+    """A LoRA configuration. Patterns map module names to values; the first match wins, as in PEFT.
+
+    bias: which biases of the base were trained: "none", "lora_only" or "all"
+    lora_bias: every B has a bias of its own
+    trained_tokens: by "embed_tokens" or "lm_head", the tokens whose rows were trained, in the order of the file's rows
+    tied: PEFT's `ensure_weight_tying`
+    """
 
     r: int
     lora_alpha: float
     rank_pattern: dict[str, int] = field(default_factory=dict)
     alpha_pattern: dict[str, float] = field(default_factory=dict)
     use_rslora: bool = False
+    use_dora: bool = False
+    bias: str = "none"
+    lora_bias: bool = False
+    trained_tokens: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    tied: bool = False
 
     def rank_of(self, module: str) -> int:
         """Return the rank of `module`, a full path such as "model.layers.0.self_attn.q_proj"."""
@@ -130,7 +142,10 @@ def parse_adapter_config(data: bytes) -> AdapterConfig:
     config = _Keys(raw)
     config.require("peft_type", raw.get("peft_type") == "LORA", "must be LORA")
     config.require("task_type", raw.get("task_type") in ("CAUSAL_LM", None), "must be CAUSAL_LM")
-    config.require("bias", raw.get("bias", "none") in ("none", None), "must be none: trained biases are not served")
+    bias = raw.get("bias") or "none"
+    config.require("bias", bias in ("none", "lora_only", "all"), "must be none, lora_only or all")
+    use_dora, lora_bias = config.flag("use_dora"), config.flag("lora_bias")
+    config.require("lora_bias", not (use_dora and lora_bias), "must be false beside use_dora: PEFT has not both")
     config.require(
         "megatron_core", raw.get("megatron_core") in ("megatron.core", None), "must be PEFT's default or null"
     )
@@ -147,6 +162,11 @@ def parse_adapter_config(data: bytes) -> AdapterConfig:
         rank_pattern={name: config.rank(f"rank_pattern[{name}]", v) for name, v in config.pattern("rank_pattern")},
         alpha_pattern={name: config.alpha(f"alpha_pattern[{name}]", v) for name, v in config.pattern("alpha_pattern")},
         use_rslora=config.flag("use_rslora"),
+        use_dora=use_dora,
+        bias=bias,
+        lora_bias=lora_bias,
+        trained_tokens=config.trained_tokens(),
+        tied=config.flag("ensure_weight_tying"),
     )
     config.require_rest_off()
     return parsed
@@ -185,6 +205,24 @@ class _Keys:
         literal = all(_MODULE.fullmatch(name.removeprefix("^")) for name in value)
         self.require(key, literal, "keys must be literal module names, not regular expressions")
         return list(value.items())
+
+    def trained_tokens(self) -> dict[str, tuple[int, ...]]:
+        """Read PEFT's list, which is of the embedding, or its lists by module."""
+        key = "trainable_token_indices"
+        value = self._raw.get(key)
+        self._seen.add(key)
+        if value is None:
+            return {}
+        found: dict[str, tuple[int, ...]] = {}
+        for name, ids in value.items() if isinstance(value, dict) else [("embed_tokens", value)]:
+            module = name.removeprefix("model.")
+            self.require(key, module in ("embed_tokens", "lm_head"), "must be of embed_tokens or lm_head")
+            good = isinstance(ids, list) and all(type(one) is int and one >= 0 for one in ids)
+            self.require(key, good and 0 < len(ids) == len(set(ids)), "must list token ids, each once")
+            rule = f"has {len(ids)} tokens: at most {MAX_TRAINED_TOKENS} are served"
+            self.require(key, len(ids) <= MAX_TRAINED_TOKENS, rule)
+            found[module] = tuple(ids)
+        return found
 
     def require_rest_off(self) -> None:
         for key, value in self._raw.items():

@@ -38,7 +38,10 @@ _BLOCK = 1 << 20
 class BaseSpec:
     """A base model. `shapes` maps a module suffix ("self_attn.q_proj") to (out, in) features, the same in every layer.
 
-    `fingerprint` is the 32 bytes of `base_fingerprint`.
+    fingerprint: the 32 bytes of `base_fingerprint`
+    vocab_size: 0 where the config does not say: then no adapter may change embedding or head
+    tied: the head is the embedding
+    biased: suffixes of the modules that have a bias
     """
 
     name: str
@@ -46,6 +49,9 @@ class BaseSpec:
     hidden_size: int
     num_layers: int
     shapes: Mapping[str, tuple[int, int]]
+    vocab_size: int = 0
+    tied: bool = False
+    biased: tuple[str, ...] = ()
 
     @classmethod
     def from_hf_config(cls, config: Mapping[str, Any], fingerprint: bytes, name: str | None = None) -> BaseSpec:
@@ -71,7 +77,14 @@ class BaseSpec:
             for module, size in zip(family.sites[site], stacked(sizes, family.sites[site]), strict=True)
         }
         return cls(
-            name or str(config["model_type"]), fingerprint, hidden, _positive(config, "num_hidden_layers"), shapes
+            name=name or str(config["model_type"]),
+            fingerprint=fingerprint,
+            hidden_size=hidden,
+            num_layers=_positive(config, "num_hidden_layers"),
+            shapes=shapes,
+            vocab_size=_positive(config, "vocab_size") if "vocab_size" in config else 0,
+            tied=config.get("tie_word_embeddings") is True,
+            biased=family.qkv if family.qkv_bias else (),
         )
 
 

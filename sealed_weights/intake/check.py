@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import mmap
 import re
 from collections.abc import Iterator, Mapping
@@ -13,6 +14,14 @@ from sealed_weights.errors import FormatError, IntakeError
 from sealed_weights.files import open_regular, read_exactly
 from sealed_weights.intake.adapter_config import MAX_CONFIG, AdapterConfig, parse_adapter_config
 from sealed_weights.intake.base_model import BaseSpec
+from sealed_weights.intake.extras import (
+    NO_EXTRAS,
+    WHOLE_MODULES,
+    ExtraTensors,
+    check_extra_values,
+    names_of_extras,
+    read_extras,
+)
 from sealed_weights.intake.safetensors_header import TensorInfo, parse_safetensors_header
 from sealed_weights.intake.values import MAX_UPDATE_NORM, checked_norm
 from sealed_weights.payload import CONFIG_NAME, TENSORS_NAME
@@ -29,7 +38,6 @@ _TENSOR = re.compile(
     r"base_model\.model\.(?P<module>model\.layers\.(?P<layer>0|[1-9][0-9]{0,3})\.(?P<suffix>[a-z0-9_.]+))"
     r"\.lora_(?P<factor>[AB])\.weight"
 )
-_DORA = ".lora_magnitude_vector"
 _MLX = (".lora_a", ".lora_b")
 
 
@@ -39,6 +47,7 @@ class AdapterSummary:
 
     `rank` is the largest; `ranks`, `alphas` and `scales` map each adapted module's path
     ("model.layers.0.self_attn.q_proj") to its value; `targets` are the distinct suffixes ("self_attn.q_proj"), sorted.
+    `ranks` and the like are of the layers' linears alone; `extras` says what else the adapter changes.
     """
 
     rank: int
@@ -51,6 +60,7 @@ class AdapterSummary:
     parameter_count: int
     bytes: int
     use_rslora: bool
+    extras: ExtraTensors = NO_EXTRAS
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +84,8 @@ def check_adapter(
 ) -> AdapterSummary:
     """Check an adapter folder, or its (config, tensors) bytes, against `base`; reads every value.
 
-    Raises `IntakeError` naming the field and the rule for anything but a plain, complete, finite LoRA adapter in PEFT's
-    safetensors layout that fits `base` exactly.
+    Raises `IntakeError` naming the field and the rule for anything but a complete, finite LoRA or DoRA adapter in
+    PEFT's safetensors layout that fits `base` exactly.
     """
     if isinstance(source, Path):
         _check_folder(source)
@@ -131,6 +141,7 @@ def _check_parts(config_bytes: bytes, data: memoryview, base: BaseSpec) -> Adapt
     layout, modules, config = _check_layout(config_bytes, data, base)
     for module in modules:
         _check_values(module, config, layout.tensors, data)
+    check_extra_values(layout.summary.extras, config, layout.tensors, data)
     return layout.summary
 
 
@@ -140,12 +151,17 @@ def _check_layout(
     config = parse_adapter_config(config_bytes)
     check_patterns(config, base)
     tensors = parse_safetensors_header(data)
-    modules = _adapted_modules(tensors, base)
-    dtypes = {info.dtype for info in tensors.values()}
+    others = names_of_extras(tensors)
+    factors = {name: info for name, info in tensors.items() if name not in others}
+    modules = _adapted_modules(factors, base)
+    dtypes = {info.dtype for info in factors.values()}
+    if not modules:
+        raise IntakeError(TENSORS_NAME, "must have factors of a linear module in some layer")
     if len(dtypes) != 1:
-        raise IntakeError(TENSORS_NAME, "tensors must all have one dtype")
+        raise IntakeError(TENSORS_NAME, "factors must all have one dtype")
     for module in modules:
         _check_shapes(module, config, base, tensors)
+    extras = read_extras(others, config, base, {module.path: module.suffix for module in modules}, tensors)
     ranks = {module.path: config.rank_of(module.path) for module in modules}
     summary = AdapterSummary(
         rank=max(ranks.values()),
@@ -158,6 +174,7 @@ def _check_layout(
         parameter_count=sum(_values(info) for info in tensors.values()),
         bytes=len(data),
         use_rslora=config.use_rslora,
+        extras=extras,
     )
     return AdapterLayout(summary, tensors), modules, config
 
@@ -182,8 +199,8 @@ def _adapted_modules(tensors: Mapping[str, TensorInfo], base: BaseSpec) -> list[
 
 
 def _why_not_a_factor(name: str) -> str:
-    if name.removesuffix(".weight").endswith(_DORA):
-        return "is a magnitude of a DoRA adapter, and DoRA is not served: train with use_dora=False"
+    if name in WHOLE_MODULES:
+        return WHOLE_MODULES[name]
     if name.endswith(_MLX):
         return "is a factor of an MLX adapter: convert it to PEFT's format first (names, transposed factors)"
     return "must be base_model.model.model.layers.N.MODULE.lora_A.weight or lora_B.weight"
@@ -221,4 +238,4 @@ def _tensor_name(path: str, factor: str) -> str:
 
 
 def _values(info: TensorInfo) -> int:
-    return info.shape[0] * info.shape[1]
+    return math.prod(info.shape)

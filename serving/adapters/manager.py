@@ -227,6 +227,8 @@ class AdapterManager:
             by_state=dict(Counter(self.states().values())),
             pool_bytes=(pool.num_pages - pool.free_pages) * page_bytes,
             pool_bytes_total=self.residents.page_limit * page_bytes,
+            extra_bytes=pool.extras.used,
+            extra_bytes_total=pool.extras.limit,
             host_copies=len(host),
             host_bytes=host.used,
             host_bytes_total=host.budget,
@@ -270,7 +272,7 @@ class AdapterManager:
                 self.residents.blend(entry)
                 self.counters.blends += 1
             except LoraKernelError as error:
-                failed.append((digest, AdapterUnavailable(f"the blend does not fit: {error}")))
+                failed.append((digest, AdapterUnavailable(f"the blend cannot be served: {error}")))
         return failed
 
     def _look_for_idle(self) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import math
 import threading
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -22,6 +23,9 @@ from sealed_weights import (
     parse_adapter_config,
 )
 from sealed_weights.intake.architectures import ARCHITECTURES
+from sealed_weights.intake.extras import EMBEDDING, HEAD, ExtraTensors
+from sealed_weights.intake.safetensors_header import TensorInfo
+from serving.adapters.extras import AdapterWithExtras, FileExtras
 from serving.adapters.gate import Pause, go_on
 
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -50,7 +54,8 @@ class _Layout:
     """How to cut a file's data; the same for every adapter with this header and these settings, except for alphas.
 
     shapes: of the tensors, in the order of their data; they repeat every `period` tensors, which is one layer in most
-    adapters.
+        adapters
+    extras: what else the file has, and where; its tensors are then cut one by one
     """
 
     dtype: torch.dtype
@@ -58,6 +63,8 @@ class _Layout:
     shapes: tuple[tuple[int, ...], ...]
     period: int
     pairs: tuple[_Pair, ...]
+    extras: ExtraTensors
+    infos: Mapping[str, TensorInfo]
 
 
 class PeftReader:
@@ -85,6 +92,8 @@ class PeftReader:
         layout = self._layout(config, settings, view)
         pause()
         scales = [settings.scale_of(pair.module) for pair in layout.pairs]
+        if layout.extras:
+            return self._read_with_extras(config, view, settings, layout, pause)
         flat = torch.frombuffer(view, dtype=layout.dtype, offset=layout.start)
         parts = _cut(flat, layout)
         pause()
@@ -95,6 +104,48 @@ class PeftReader:
             pair.target: LoraPair(parts[pair.a], parts[pair.b], scale)
             for pair, scale in zip(layout.pairs, scales, strict=True)
         }
+
+    def _read_with_extras(
+        self, config: bytes, view: memoryview, settings: AdapterConfig, layout: _Layout, pause: Pause
+    ) -> AdapterTensors:
+        extras = check_adapter((config, view), self._base).extras  # reads every value, in the settings' own scales
+        pause()
+
+        def tensor(name: str) -> torch.Tensor:
+            info = layout.infos[name]
+            count = math.prod(info.shape)
+            return torch.frombuffer(view, dtype=_DTYPES[info.dtype], count=count, offset=info.start).view(info.shape)
+
+        def pair(module: str, a: str, b: str) -> LoraPair:
+            return LoraPair(tensor(a), tensor(b), settings.scale_of(module))
+
+        names = list(layout.infos)
+        pairs = {one.target: pair(one.module, names[one.a], names[one.b]) for one in layout.pairs}
+        places = {one.module: one.target for one in layout.pairs}
+        magnitudes = dict(extras.magnitudes)
+        head_magnitude = magnitudes.pop(HEAD, None)
+        embedding, head = extras.embedding, extras.head
+        rows = [
+            None if of is None else (of.tokens, tensor(of.name)) for of in (extras.embedding_rows, extras.head_rows)
+        ]
+        if extras.head_rows is not None and extras.head_rows is extras.embedding_rows:
+            rows[1] = rows[0]
+        return AdapterWithExtras(
+            pairs,
+            FileExtras(
+                magnitudes={places[module]: tensor(name) for module, name in magnitudes.items()},
+                biases={_place(module): tensor(name) for module, name in extras.biases.items()},
+                b_biases={
+                    places[module]: (tensor(name), settings.scale_of(module))
+                    for module, name in extras.b_biases.items()
+                },
+                embedding=None if embedding is None else pair(EMBEDDING, embedding.a, embedding.b),
+                head=None if head is None else pair(HEAD, head.a, head.b),
+                head_magnitude=None if head_magnitude is None else tensor(head_magnitude),
+                embedding_rows=rows[0],
+                head_rows=rows[1],
+            ),
+        )
 
     def _layout(self, config: bytes, settings: AdapterConfig, view: memoryview) -> _Layout:
         header = view[: 8 + min(int.from_bytes(view[:8], "little"), 1 << 20)]
@@ -123,12 +174,18 @@ def _read_layout(config: bytes, view: memoryview, base: BaseSpec) -> _Layout:
     infos = list(checked.tensors.values())
     pairs = []
     for module in checked.summary.ranks:
-        _, _, layer, suffix = module.split(".", 3)
-        site, slice_index = _PLACE[suffix]
         a, b = (index[f"base_model.model.{module}.lora_{factor}.weight"] for factor in "AB")
-        pairs.append(_Pair(module, (int(layer), site, slice_index), a, b))
+        pairs.append(_Pair(module, _place(module), a, b))
     shapes = tuple(info.shape for info in infos)
-    return _Layout(dtype, infos[0].start, shapes, _period(shapes), tuple(pairs))
+    extras = checked.summary.extras
+    return _Layout(dtype, infos[0].start, shapes, _period(shapes), tuple(pairs), extras, checked.tensors)
+
+
+def _place(module: str) -> tuple[int, str, int]:
+    """Return where a module of a layer ("model.layers.0.self_attn.k_proj") belongs."""
+    _, _, layer, suffix = module.split(".", 3)
+    site, slice_index = _PLACE[suffix]
+    return int(layer), site, slice_index
 
 
 def _period(shapes: tuple[tuple[int, ...], ...]) -> int:

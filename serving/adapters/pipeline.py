@@ -9,6 +9,7 @@ from concurrent.futures import Future
 
 from lora_kernels import AdapterTensors, LoraKernelError
 from serving.adapter_stats import AdapterCounters
+from serving.adapters.extras import bytes_in_host_memory, bytes_of, write_extras
 from serving.adapters.gate import Gate
 from serving.adapters.host import HostCopy, HostLevel
 from serving.adapters.policy import EvictionCost, UsageRates
@@ -17,6 +18,7 @@ from serving.adapters.source import AdapterSource
 from serving.adapters.state import Entry, LoadProfile, State, WaitingQueue
 from serving.adapters.workers import LoadWorkers
 from serving.errors import AdapterUnavailable, EngineError
+from serving.ports import BaseLinears
 
 _PROFILES_KEPT = 100_000
 Failure = tuple[str, EngineError]
@@ -41,6 +43,7 @@ class LoadPipeline:
         host_bytes: int,
     ) -> None:
         self.on_arrival: Callable[[], None] = lambda: None
+        self.base: BaseLinears | None = None
         self.gate = Gate()
         self.host, self.waiting = HostLevel(host_bytes, rates), WaitingQueue()
         self._residents, self._source, self._counters, self._clock = residents, source, counters, clock
@@ -70,7 +73,7 @@ class LoadPipeline:
         copy = self.host.get(digest)
         if copy is not None:
             entry.tensors, entry.bytes, entry.state = copy.tensors, copy.bytes, State.HOST
-            entry.rank, entry.pages = self._size(copy.tensors)
+            entry.rank, entry.pages, entry.extra_bytes = self._size(copy.tensors)
             self.host.touch(digest, self.profile(digest).seconds, now)
             self._counters.host_hits += 1
             self.waiting.add(entry, self._residents.seniority(digest))
@@ -94,17 +97,9 @@ class LoadPipeline:
                 failed.append((entry.digest, _as_engine_error(entry.digest, problem)))
             elif entry.state is State.COPYING:
                 self._publish(entry)
-            elif entry.pages > self._residents.page_limit:
+            elif (lack := self._residents.too_large(entry)) is not None:
                 self.discard(entry)
-                failed.append(
-                    (
-                        entry.digest,
-                        AdapterUnavailable(
-                            f"adapter {entry.digest[:12]} needs {entry.pages} pages, "
-                            f"the pool has {self._residents.page_limit}"
-                        ),
-                    )
-                )
+                failed.append((entry.digest, AdapterUnavailable(f"adapter {entry.digest[:12]} needs {lack}")))
             else:
                 self._residents.cancel(entry)  # more pages than were reserved
                 entry.state, entry.since = State.HOST, self._clock()
@@ -115,12 +110,13 @@ class LoadPipeline:
         """Take entries from HOST to COPYING, the most senior first, while there is room. Returns the failed loads."""
         while (head := self.waiting.head()) is not None:
             entry, seniority = head
-            if not self._residents.make_room(entry.pages, below=self._bar(entry)):
+            extra = entry.extra_bytes
+            if not self._residents.make_room(entry.pages, extra, below=self._bar(entry)):
                 if self._is_hint(entry):
                     self.discard(entry)
                     continue
                 self._residents.force_room(entry, seniority)
-                if not self._residents.make_room(entry.pages):
+                if not self._residents.make_room(entry.pages, extra):
                     break
             self.waiting.remove(entry)
             try:
@@ -188,11 +184,11 @@ class LoadPipeline:
         began = time.perf_counter()
         self.gate.pause()
         tensors = self._source.load(entry.digest, self.gate.pause)
-        entry.rank, entry.pages = self._size(tensors)
-        entry.bytes = sum(pair.a.nbytes + pair.b.nbytes for pair in tensors.values())
+        entry.rank, entry.pages, entry.extra_bytes = self._size(tensors)
+        entry.bytes = bytes_in_host_memory(tensors)
         entry.tensors = tensors
         entry.seconds += time.perf_counter() - began
-        if entry.reservation is not None and entry.pages <= len(entry.reservation.pages):
+        if entry.reservation is not None and entry.pages <= len(entry.reservation.pages) and not entry.extra_bytes:
             entry.state = State.COPYING
             self._copy(entry)
 
@@ -203,12 +199,20 @@ class LoadPipeline:
         began = time.perf_counter()
         with self._source.seconds.measured("copy"):
             entry.reservation.write(entry.tensors, pause=self.gate.pause)
+            if entry.extra_bytes:
+                self._write_extras(entry)
             # READY means complete: no step of any tenant waits for layers that are still on their way to a GPU.
             entry.reservation.wait()
         entry.seconds += time.perf_counter() - began
         if not self.host.budget:
             entry.tensors = None
             self._source.copied(entry.digest)
+
+    def _write_extras(self, entry: Entry) -> None:
+        assert entry.reservation is not None and entry.tensors is not None
+        if self.base is None:
+            raise AdapterUnavailable("this replica has no base model to compute the adapter's extras from")
+        write_extras(entry.reservation, entry.tensors, self._residents.pool.spec, self.base, self.gate.pause)
 
     # -- in the engine thread ---------------------------------------------------------------------------------------
 
@@ -241,10 +245,10 @@ class LoadPipeline:
         if digest not in self._residents.entries:
             self._source.release(digest)
 
-    def _size(self, tensors: AdapterTensors) -> tuple[int, int]:
-        """Return (largest rank, pages)."""
-        rank = max((pair.a.shape[0] for pair in tensors.values()), default=0)
-        return rank, -(-rank // self._residents.pool.spec.page_size)
+    def _size(self, tensors: AdapterTensors) -> tuple[int, int, int]:
+        """Return (largest rank, pages, bytes of extras)."""
+        rank, spec = max((pair.a.shape[0] for pair in tensors.values()), default=0), self._residents.pool.spec
+        return rank, -(-rank // spec.page_size), bytes_of(tensors, spec)
 
     def _is_hint(self, entry: Entry) -> bool:
         return not entry.waiting and not self._residents.is_expected(entry.digest)

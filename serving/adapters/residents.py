@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable
 
+import torch
+
 from lora_kernels import AdapterPool
 from serving.adapter_stats import AdapterCounters
 from serving.adapters.policy import EvictionCost, GreedyDual, UsageRates
@@ -85,8 +87,19 @@ class ResidentSet:
 
     # -- room -------------------------------------------------------------------------------------------------------
 
-    def make_room(self, pages: int, *, below: float | None = None) -> bool:
-        """Evict until `pages` and a slot are free; with `below`, only entries of a lower priority. Returns success."""
+    def too_large(self, entry: Entry) -> str | None:
+        """Return what `entry` needs and no eviction can give it."""
+        if entry.pages > self.page_limit:
+            return f"{entry.pages} pages, the pool has {self.page_limit}"
+        if entry.extra_bytes > (limit := self.pool.extras.limit):
+            return f"{entry.extra_bytes} bytes for its extras, there are {limit}"
+        return None
+
+    def make_room(self, pages: int, extra_bytes: int = 0, *, below: float | None = None) -> bool:
+        """Evict until pages, a slot and memory for extras are free; with `below`, only entries of a lower priority.
+        Returns success."""
+        if not self._make_extra_room(extra_bytes, below):
+            return False
         while self._free() < pages or not self._free_slots:
             victim = self.order.peek()
             if victim is None or (below is not None and victim[1] >= below):
@@ -94,6 +107,19 @@ class ResidentSet:
             self.order.evict()
             self.evict(self.entries[victim[0]])
         return True
+
+    def _make_extra_room(self, extra_bytes: int, below: float | None) -> bool:
+        """The same for memory of extras, by evicting those that have any, the cheapest to evict first."""
+        if extra_bytes <= self.pool.extras.free:
+            return True
+        now = self._clock()
+        with_extras = [e for e in self.entries.values() if e.extra_bytes and e.digest in self.order]
+        costs = {e.digest: self.order.priority(e.digest, self._eviction_cost(e), now) for e in with_extras}
+        for entry in sorted(with_extras, key=lambda e: costs[e.digest]):
+            if extra_bytes <= self.pool.extras.free or (below is not None and costs[entry.digest] >= below):
+                break
+            self.evict(entry)
+        return extra_bytes <= self.pool.extras.free
 
     def force_room(self, entry: Entry, seniority: int) -> None:
         """Evict what came later than `entry`, then drain running entries, the cheapest to evict first."""
@@ -104,24 +130,28 @@ class ResidentSet:
         ready = [e for e in self.entries.values() if e.state is State.READY and e is not entry]
         later = [(self.seniority(e.digest), e) for e in ready if e.pins == 0 and not e.blends]
         for since, other in sorted(later, key=lambda item: -item[0]):
-            if self._free() >= entry.pages and self._free_slots:
+            if self._free() >= entry.pages and self._free_slots and self.pool.extras.free >= entry.extra_bytes:
                 return
             if since > seniority:
                 self.evict(other)
         # Draining entries will be room soon; draining more than needed would leave the batch idle.
-        coming = self._free() + sum(e.pages for e in self.entries.values() if e.state is State.DRAINING)
-        slots = len(self._free_slots) + sum(e.state is State.DRAINING for e in self.entries.values())
+        draining = [e for e in self.entries.values() if e.state is State.DRAINING]
+        coming, slots = self._free() + sum(e.pages for e in draining), len(self._free_slots) + len(draining)
+        extra = self.pool.extras.free + sum(e.extra_bytes for e in draining)
         running = [e for e in ready if e.state is State.READY and e.pins and not e.blends]
         for other in sorted(running, key=lambda e: self.order.priority(e.digest, self._eviction_cost(e), now)):
             if coming >= entry.pages and slots:
-                return
+                if extra >= entry.extra_bytes:
+                    return
+                if not other.extra_bytes:  # memory for extras alone is short, and it has none
+                    continue
             self._counters.drains += 1
-            coming, slots = coming + other.pages, slots + 1
+            coming, slots, extra = coming + other.pages, slots + 1, extra + other.extra_bytes
             self.drain(other)
 
     def reserve(self, entry: Entry, pages: int) -> None:
         """Take pages and a slot; call `make_room` first. Raises LoraKernelError if a slot cannot list so many pages."""
-        entry.reservation = self.pool.reserve(pages)
+        entry.reservation = self.pool.reserve(pages, entry.extra_bytes)
         entry.slot = self._free_slots.pop()
 
     def cancel(self, entry: Entry) -> None:
@@ -218,6 +248,14 @@ class ResidentSet:
             elif entry.reservation is not None:
                 pages |= set(entry.reservation.pages)
         assert self.pool.num_pages - self.pool.free_pages == len(pages)
+        memories = [self._extra_memory(entry) for entry in self.entries.values()]
+        assert self.pool.extras.used == sum(memory.nbytes for memory in memories if memory is not None)
+
+    def _extra_memory(self, entry: Entry) -> torch.Tensor | None:
+        if entry.reservation is not None:
+            return entry.reservation.extra_memory
+        extras = self.pool.extras_of(entry.slot)
+        return None if extras is None else extras.memory
 
     def _arrived(self, entry: Entry) -> None:
         entry.state, entry.since = State.READY, self._clock()

@@ -31,6 +31,7 @@ class Entry:
     began, since: start of the load and of the state, on the manager's clock
     waiting: whether a request waits for it; otherwise it was loaded on a hint
     slot: taken with the reservation; -1 before
+    extra_bytes: of the pool's memory for extras
     seconds: what this load took so far, without the wait for room
     killed: a worker may read it at any time
     parts: of a blend, with weights
@@ -47,6 +48,7 @@ class Entry:
     pages: int = 0
     rank: int = 0
     bytes: int = 0
+    extra_bytes: int = 0
     seconds: float = 0.0
     killed: bool = False
     tensors: AdapterTensors | None = None

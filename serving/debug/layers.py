@@ -19,6 +19,7 @@ import torch
 
 from lora_kernels import AdapterPool, AdapterTensors
 from serving.adapters.directory import DirectoryAdapterSource
+from serving.adapters.extras import AdapterWithExtras, load_at_once, with_extras
 from serving.core import AdapterRef, Request, SamplingParams, Sequence
 from serving.cores import available_cores
 from serving.errors import AdapterUnavailable
@@ -73,9 +74,6 @@ def our_states(
     for layers in range(1, config.num_layers + 1):
         model = config.first_layers(layers)
         adapters = _OneAdapter(AdapterPool(pool_spec(model), 16, 1, precision.adapters, device))
-        if tensors is not None:
-            kept = {target: pair for target, pair in tensors.items() if target[0] < layers}
-            adapters.pool.load(0, kept)
         settings = RunnerSettings(
             folder=folder,
             model=model,
@@ -89,6 +87,8 @@ def our_states(
             threads=available_cores(),
         )
         runner = choose_runner(settings, adapters)
+        if tensors is not None:
+            load_at_once(adapters.pool, 0, _of_layers(tensors, layers), runner.linears)
         plan = StepPlan()
         for count in range(1, len(ids) + 1):
             prefix = tuple(ids[:count])
@@ -119,6 +119,12 @@ def reference_states(folder: Path, adapter: Path | None, ids: list[int]) -> list
         # transformers hands out the last state normalised already.
         normed = [*(norm(state[0]) for state in states[:-1]), states[-1][0]]
     return [torch.nn.functional.normalize(state, dim=-1) for state in normed]
+
+
+def _of_layers(tensors: AdapterTensors, layers: int) -> AdapterTensors:
+    kept = {target: pair for target, pair in tensors.items() if target[0] < layers}
+    adapter = with_extras(tensors)
+    return kept if adapter is None else AdapterWithExtras(kept, adapter.extras.first_layers(layers))
 
 
 class _OneAdapter:

@@ -146,7 +146,13 @@ class _EngineCollector(Collector):
         yield resident
         gauges, counters = adapters.gauges(), adapters.counters
         memory = GaugeMetricFamily("intarsia_adapter_memory_bytes", "Adapter memory by level", labels=["level"])
-        for level, size in (("pool", gauges.pool_bytes), ("host", gauges.host_bytes), ("locked", gauges.locked_bytes)):
+        levels = {
+            "pool": gauges.pool_bytes,
+            "extras": gauges.extra_bytes,
+            "host": gauges.host_bytes,
+            "locked": gauges.locked_bytes,
+        }
+        for level, size in levels.items():
             memory.add_metric([level], size)
         yield memory
         yield GaugeMetricFamily("intarsia_adapter_loads_queued", "Loads waiting for a worker", gauges.queued)

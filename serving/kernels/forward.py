@@ -49,6 +49,18 @@ class CLayer(ctypes.Structure):
     )
 
 
+class CExtras(ctypes.Structure):
+    """`sk_extras`."""
+
+    _fields_ = (
+        *((name, Pointer) for name in ("scales", "biases")),
+        *((name, Integer) for name in ("embed_rank", "head_rank")),
+        *((name, Pointer) for name in ("embed_down", "embed_up", "head_down", "head_up", "head_scale")),
+        *((name, Integer) for name in ("embed_tokens", "head_tokens")),
+        *((name, Pointer) for name in ("embed_ids", "head_ids", "embed_rows", "head_rows")),
+    )
+
+
 class CModel(ctypes.Structure):
     """`sk_model`."""
 
@@ -93,7 +105,7 @@ class CStep(ctypes.Structure):
         *((name, Pointer) for name in ("token_ids", "chunk_rows", "chunk_starts", "chunk_tables", "blocks")),
         ("samples", Integer),
         ("embeds", Integer),
-        *((name, Pointer) for name in ("sample_rows", "lora", "wanted_lora")),
+        *((name, Pointer) for name in ("sample_rows", "lora", "wanted_lora", "extras", "wanted_extras")),
         ("trims", Integer),
         *((name, Pointer) for name in ("final", "logits", "best")),
         ("threads", Integer),

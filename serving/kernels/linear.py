@@ -19,6 +19,16 @@ _SOURCE_DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 _PANEL = 16
 _BLOCK = 16
 _ALIGNMENT = 64
+# Of sk_linear_run: weights; x, ldx, rows; y, ldy; accumulate, scratch, threads.
+_RUN_ARGUMENTS = (
+    Pointer,
+    Integer,
+    *(Pointer, Integer, Integer),
+    *(Pointer, Integer),
+    ctypes.c_int,
+    Pointer,
+    ctypes.c_int,
+)
 
 
 class CLinear(ctypes.Structure):
@@ -171,16 +181,31 @@ def run_products(
     """Run the products in order with `sk_linear_run`, each from x into y; x and y have room for the largest."""
     pointers = (Pointer * len(weights))(*(ctypes.addressof(weight.c) for weight in weights))
     run = library.handle.sk_linear_run
-    run.argtypes = (
-        Pointer,
-        Integer,
-        *(Pointer, Integer, Integer),
-        *(Pointer, Integer),
-        ctypes.c_int,
-        Pointer,
-        ctypes.c_int,
-    )
+    run.argtypes = _RUN_ARGUMENTS
     run(pointers, len(weights), x, ldx, rows, y, ldy, accumulate, scratch, threads)
+
+
+def multiply_rows(library: KernelLibrary, weight: CLinear, x: torch.Tensor) -> torch.Tensor:
+    """Return x Wᵀ, float32 [rows, n], of x float32 [rows, k], on the calling thread alone."""
+    x = x.contiguous()
+    out = torch.empty(len(x), weight.n)
+    scratch = torch.empty(scratch_bytes(library, weight.k, len(x), 1) + _ALIGNMENT, dtype=torch.uint8)
+    begin = -(-scratch.data_ptr() // _ALIGNMENT) * _ALIGNMENT
+    pointers = (Pointer * 1)(ctypes.addressof(weight))
+    run = library.handle.sk_linear_run
+    run.argtypes = _RUN_ARGUMENTS
+    run(pointers, 1, x.data_ptr(), weight.k, len(x), out.data_ptr(), weight.n, 0, begin, 1)
+    scratch.zero_()
+    return out
+
+
+def row_squares(library: KernelLibrary, weight: CLinear) -> torch.Tensor:
+    """Return the sum of squares of each row of a packed weight, float32 [n]."""
+    out = torch.empty(weight.n)
+    function = library.handle.sk_row_squares
+    function.argtypes = (Pointer, Pointer)
+    function(ctypes.addressof(weight), out.data_ptr())
+    return out
 
 
 def scratch_bytes(library: KernelLibrary, k: int, rows: int, threads: int) -> int:

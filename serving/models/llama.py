@@ -6,6 +6,7 @@ import torch
 from torch.nn import functional
 
 from lora_kernels import BatchMetadata, PoolSpec, SiteSpec, lora_apply
+from lora_kernels.extras import RowExtras
 from serving.kv.inputs import StepInputs
 from serving.kv.paged import PagedKV
 from serving.kv.scores import Scores
@@ -51,7 +52,10 @@ class Llama:
         for rope, table in self._ropes.items():
             cos, sin = table[step.positions].unsqueeze(2).unbind(1)
             turns[rope] = cos, sin
-        hidden = functional.embedding(step.token_ids, self.weights.embed) * self._embed_scale
+        hidden = functional.embedding(step.token_ids, self.weights.embed)
+        if adapters is not None and adapters.extras is not None:
+            adapters.extras.embed(hidden, step.token_ids)
+        hidden = hidden * self._embed_scale
         for index, layer in enumerate(self.weights.layers):
             x = rms_norm(hidden, layer.input_norm, eps)
             qkv = _linear(x, layer.qkv, "qkv", index, adapters)
@@ -64,9 +68,13 @@ class Llama:
             hidden = hidden + (out if layer.fed_norm is None else rms_norm(out, layer.fed_norm, eps))
         return hidden
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return the logits of the given hidden states, float32 [rows, vocab]."""
-        return capped(functional.linear(self.final_norm(hidden), self.weights.head).float(), self.config.logit_cap)
+    def logits(self, hidden: torch.Tensor, extras: RowExtras | None = None) -> torch.Tensor:
+        """Return the logits of the given hidden states, float32 [rows, vocab]. extras: of their rows"""
+        final = self.final_norm(hidden)
+        logits = functional.linear(final, self.weights.head).float()
+        if extras is not None:
+            extras.logits(logits, final)
+        return capped(logits, self.config.logit_cap)
 
     def final_norm(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return the normed hidden states, the input of the head and of embeddings."""

@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional
 
 from lora_kernels import BatchMetadata, lora_apply, lora_write
+from lora_kernels.extras import RowExtras
 from serving.kernels.scaled import ScaledWeight
 from serving.kernels.triton.activation import gelu_mul, silu_mul
 from serving.kernels.triton.attention_decode import attend_tokens
@@ -72,6 +73,8 @@ class GpuLlama:
         """Write hidden states after the final norm to out [rows, hidden], and the KV of every row."""
         config, eps = self.config, self.config.rms_norm_eps
         residual = functional.embedding(step.token_ids, self.weights.embed)
+        if adapters is not None and adapters.extras is not None:
+            adapters.extras.embed(residual, step.token_ids)
         if self._embed_scale != 1.0:
             residual *= self._embed_scale
         x = torch.empty_like(residual)
@@ -91,9 +94,15 @@ class GpuLlama:
                 add_rms_norm(delta, None, layer.fed_norm, eps, delta)
         add_rms_norm(residual, delta, self.weights.norm, eps, out)
 
-    def logits(self, final: torch.Tensor) -> torch.Tensor:
-        """Return logits [rows, vocab] in the weights' dtype, from hidden states after the final norm."""
-        return capped(functional.linear(final, self.weights.head), self.config.logit_cap)
+    def logits(self, final: torch.Tensor, extras: RowExtras | None = None) -> torch.Tensor:
+        """Return logits [rows, vocab] in the weights' dtype, from hidden states after the final norm.
+
+        extras: of these rows
+        """
+        logits = functional.linear(final, self.weights.head)
+        if extras is not None:
+            extras.logits(logits, final)
+        return capped(logits, self.config.logit_cap)
 
     def _attention(
         self, qkv: torch.Tensor, layer: LayerWeights, index: int, step: DeviceStep, kv: PagedKV
@@ -122,7 +131,7 @@ class GpuLlama:
 
 
 def _linear(x: torch.Tensor, weight: Linear, site: str, layer: int, adapters: BatchMetadata | None) -> torch.Tensor:
-    long = len(x) >= FIRST_WRITE_ROWS and adapters is not None and adapters.has_adapters
+    long = len(x) >= FIRST_WRITE_ROWS and adapters is not None and adapters.has_adapters and adapters.extras is None
     if long and isinstance(weight, torch.Tensor):
         assert adapters is not None
         y = lora_write(x.new_empty(len(x), len(weight)), x, site, layer, adapters)

@@ -81,6 +81,9 @@ def check(job: VerificationJob, package: OpenFile, dek: bytearray) -> dict[str, 
         hidden_size=job.base.hidden_size,
         num_layers=job.base.num_layers,
         shapes=job.base.shapes,
+        vocab_size=job.base.vocab_size,
+        tied=job.base.tied,
+        biased=job.base.biased,
     )
     opened = open_package(
         package,

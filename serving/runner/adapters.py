@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lora_kernels import BatchMetadata
+from lora_kernels.extras import RowExtras
+from serving.core import Sequence as Running
 from serving.ports import ResidentAdapters
 from serving.steps import Chunk
+
+
+def extras_of(adapters: ResidentAdapters, sequence: Running) -> RowExtras | None:
+    """Return the extras of rows that all are one sequence's."""
+    return RowExtras.of_all(adapters.pool.extras_of(adapters.slot(sequence.digest)))
 
 
 class StepBatches:

@@ -9,16 +9,19 @@ import torch
 
 from lora_kernels import BatchMetadata, native
 from lora_kernels.memory import lazy_zeros
+from serving.core import Sequence as Running
 from serving.kernels.forward import DTYPE_CODES, PARTS, ROW_SLACK, SITES, CModel, CStep, CTimes, forward, scratch_bytes
 from serving.kernels.library import KernelLibrary
 from serving.kernels.linear import bound_rows
 from serving.kv.storage import BlockedKV
 from serving.models.config import ModelConfig
+from serving.models.linears import PackedLinears
 from serving.models.llama import capped, embed_scale
 from serving.models.packed import PackedModel
 from serving.models.rope import rope_halves
 from serving.ports import ResidentAdapters
-from serving.runner.adapters import StepBatches
+from serving.runner.adapters import StepBatches, extras_of
+from serving.runner.extras import StepExtras
 from serving.runner.packing import PackedStep, pack_step
 from serving.sampling import embed, score, verify
 from serving.steps import ComputedStep, SampledToken, StepPlan
@@ -58,6 +61,7 @@ class CpuRunner:
         self.config, self.kv, self.adapters = model.config, kv, adapters
         self._library, self._threads, self._weights = library, threads, model
         self._batches = StepBatches(adapters)
+        self.linears = PackedLinears(library, model)
         self.max_draft_rows = max_draft_rows
         self.cheap_rows = bound_rows(library, model.head.dtype)
         max_samples += max_draft_rows
@@ -158,13 +162,19 @@ class CpuRunner:
         c.chunk_tables, c.sample_rows = step.chunk_tables.buffer_info()[0], step.sample_rows.buffer_info()[0]
         c.lora = None if batch is None else native.batch_address(batch)
         c.wanted_lora = None if wanted is None or not wanted.has_adapters else native.batch_address(wanted)
+        extras = StepExtras.of(batch, step.sample_rows, self.config.num_layers)
+        c.extras = None if extras is None else ctypes.addressof(extras.rows)
+        c.wanted_extras = None if extras is None else ctypes.addressof(extras.wanted)
         c.trims = trims
         c.times = None if times is None else ctypes.addressof(times)
         forward(self._library, self._model, c)
         return {} if times is None else {f"{part}_ms": ns / 1e6 for part, ns in zip(PARTS, times.ns, strict=True)}
 
-    def _head(self, hidden: torch.Tensor) -> torch.Tensor:
-        return capped(self._weights.head(hidden, threads=self._threads), self.config.logit_cap)
+    def _head(self, sequence: Running, hidden: torch.Tensor) -> torch.Tensor:
+        logits = self._weights.head(hidden, threads=self._threads)
+        if (extras := extras_of(self.adapters, sequence)) is not None:
+            extras.logits(logits, hidden)
+        return capped(logits, self.config.logit_cap)
 
     def _sample(self, step: PackedStep) -> list[SampledToken]:
         """Return the kernel's argmax for plain greedy rows and the sampler's answers for the others."""

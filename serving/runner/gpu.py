@@ -15,6 +15,7 @@ from lora_kernels import BatchMetadata, LoraPair, MetadataBuffers
 from serving.kernels.triton.attention_prefill import queries_a_tile
 from serving.kernels.upload import StepBuffer
 from serving.kv.paged import PagedKV
+from serving.models.linears import TorchLinears
 from serving.models.llama_gpu import DeviceStep, GpuLlama
 from serving.ports import ResidentAdapters
 from serving.runner.graphs import Graphs
@@ -61,6 +62,7 @@ class GpuRunner:
         graphs: Graphs | None,
     ) -> None:
         self.model, self.kv, self.adapters = model, kv, adapters
+        self.linears = TorchLinears(model.weights)
         self._device = device = kv.data.device
         self.max_draft_rows = max_draft_rows
         config, embed = model.config, model.weights.embed
@@ -68,7 +70,7 @@ class GpuRunner:
         self._layout = RowLayout(max_rows, max_samples, kv.block_size, tile)
         self._max_samples = max_samples
         self._tables = DeviceTables(max_samples, max_blocks, device)
-        self._head = Head(model, max_rows, max_samples + max_draft_rows, device)
+        self._head = Head(model, adapters, max_rows, max_samples + max_draft_rows, device)
         self._buffer = StepBuffer({**self._layout.shapes, **self._head.shapes, **self._tables.shapes}, device)
         self._hidden = torch.zeros(max_rows, embed.shape[1], dtype=embed.dtype, device=device)
         pages = adapters.pool.spec.max_pages
@@ -123,11 +125,12 @@ class GpuRunner:
             padding = shape.rows - step.rows
             batch = self._batch(shape, [*slots, -1], [*step.counts.tolist(), padding])
         graph = self._graphs.find(shape)
-        if graph is not None:
+        extras = None if batch is None else batch.extras
+        if graph is not None and extras is None:  # graphs have no launches for extras
             graph.replay()
         else:
             self._forward(shape, units, batch)
-        return self._head.launch(plan, step, self._hidden, self._buffer.tensors)
+        return self._head.launch(plan, step, self._hidden, self._buffer.tensors, batch)
 
     def _sources(self, step: PackedRows) -> list[int]:
         """Return the place of each token in flight among the samples of the previous step, in the order of rows."""

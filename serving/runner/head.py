@@ -6,14 +6,17 @@ and the settings of sequences are free.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
+from lora_kernels import BatchMetadata
 from serving.core import Sequence as Running
 from serving.kernels.upload import Int32s
 from serving.models.llama_gpu import GpuLlama
+from serving.ports import ResidentAdapters
+from serving.runner.adapters import extras_of
 from serving.runner.rows import PackedRows
 from serving.sampling import agreed, embed, score
 from serving.sampling.device import DeviceSampler, Work
@@ -73,13 +76,19 @@ class Head:
     aside: for what is computed in `result`; on the step's own stream, it would wait for the step after it
     """
 
-    def __init__(self, model: GpuLlama, max_rows: int, max_samples: int, device: torch.device) -> None:
+    def __init__(
+        self, model: GpuLlama, adapters: ResidentAdapters, max_rows: int, max_samples: int, device: torch.device
+    ) -> None:
         self.shapes = {"sample_rows": (max(max_rows, max_samples),)}
-        self.logits: Callable[[torch.Tensor], torch.Tensor] = model.logits
+        self._model, self._adapters = model, adapters
         self.aside = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._sampler = DeviceSampler(model.config.vocab_size, max_samples, device)
         self._deferred: _Deferred | None = None
         self._places: dict[int, int] = {}  # sequence → its place among the samples of the last step
+
+    def logits(self, sequence: Running, final: torch.Tensor) -> torch.Tensor:
+        """Return the logits of rows of one sequence."""
+        return self._model.logits(final, extras_of(self._adapters, sequence))
 
     @property
     def tokens(self) -> torch.Tensor:
@@ -102,7 +111,12 @@ class Head:
             self._sample(deferred.step, deferred.ends, deferred.logits)
 
     def launch(
-        self, plan: StepPlan, step: PackedRows, hidden: torch.Tensor, tensors: Mapping[str, torch.Tensor]
+        self,
+        plan: StepPlan,
+        step: PackedRows,
+        hidden: torch.Tensor,
+        tensors: Mapping[str, torch.Tensor],
+        batch: BatchMetadata | None = None,
     ) -> GpuStep:
         """Start the choice of tokens and the copies to the host, without waiting.
 
@@ -110,6 +124,7 @@ class Head:
 
         hidden: [rows, hidden] after the final norm; the next step may overwrite it
         tensors: those of `shapes`, uploaded as `fill` wrote them
+        batch: the adapters of all rows
         """
         count, wanted = step.samples, len(step.sample_rows)
         final = hidden[tensors["sample_rows"][:wanted]]
@@ -119,7 +134,10 @@ class Head:
         if not count:
             launched.done = self._event()
             return launched
-        logits = self.logits(final[:count])
+        extras = None
+        if batch is not None and batch.extras is not None:
+            extras = batch.extras.picked(batch.row_slots[tensors["sample_rows"][:count]])
+        logits = self._model.logits(final[:count], extras)
         ends = step.ends
         if any(
             sequence.request.sampling.constraint is not None and before > len(sequence.tokens)

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
+from serving.core import Sequence as Running
 from serving.kv.inputs import PrefillChunk, StepInputs
 from serving.kv.paged import PagedKV
+from serving.models.linears import TorchLinears
 from serving.models.llama import Llama
 from serving.ports import ResidentAdapters
-from serving.runner.adapters import StepBatches
+from serving.runner.adapters import StepBatches, extras_of
 from serving.sampling import embed, sample, score
 from serving.steps import Chunk, ComputedStep, SampledToken, StepPlan
 from serving.trace import NO_TRACE, Tracer
@@ -30,6 +32,7 @@ class TorchRunner:
     def __init__(self, model: Llama, kv: PagedKV, adapters: ResidentAdapters) -> None:
         self.model, self.kv, self.adapters = model, kv, adapters
         self._batches = StepBatches(adapters)
+        self.linears = TorchLinears(model.weights)
         self._device = kv.data.device
 
     @property
@@ -51,7 +54,8 @@ class TorchRunner:
         self.kv.zero([block for block in plan.fresh_blocks if block not in copied])
         # Single tokens first, both decodes and ends of prefills: attention computes them together.
         chunks = sorted(plan.chunks, key=lambda chunk: chunk.count > 1)
-        hidden = self.model.forward(self._inputs(chunks), self.kv, self._batches.of(chunks))
+        batch = self._batches.of(chunks)
+        hidden = self.model.forward(self._inputs(chunks), self.kv, batch)
         answers: dict[int, SampledToken] = {}
         for embedding in (False, True):
             rows, sequences, end = [], [], 0
@@ -62,7 +66,13 @@ class TorchRunner:
                     sequences.append(chunk.sequence)
             if rows:
                 last = hidden[torch.tensor(rows, device=self._device)]
-                some = embed(self.model.final_norm(last)) if embedding else sample(self.model.logits(last), sequences)
+                if embedding:
+                    some = embed(self.model.final_norm(last))
+                else:
+                    extras = (
+                        None if batch is None or batch.extras is None else batch.extras.picked(batch.row_slots[rows])
+                    )
+                    some = sample(self.model.logits(last, extras), sequences)
                 answers.update(zip(map(id, sequences), some, strict=True))
         end = 0
         for chunk in chunks:
@@ -70,8 +80,11 @@ class TorchRunner:
             if positions := chunk.sequence.unscored(chunk.start, chunk.end):
                 before = end - chunk.end
                 some_rows = hidden[before + positions.start : before + positions.stop]
-                score([(chunk.sequence, positions)], some_rows, self.model.logits)
+                score([(chunk.sequence, positions)], some_rows, self._logits)
         return [answers[id(chunk.sequence)] for chunk in plan.chunks if chunk.samples]
+
+    def _logits(self, sequence: Running, hidden: torch.Tensor) -> torch.Tensor:
+        return self.model.logits(hidden, extras_of(self.adapters, sequence))
 
     def zero(self, blocks: Iterable[int]) -> None:
         """Zero KV blocks now instead of when they are next allocated."""

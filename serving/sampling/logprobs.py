@@ -30,19 +30,19 @@ def token_logprobs(raw: torch.Tensor, tokens: Sequence[int], counts: Sequence[in
 def score(
     scoring: Sequence[tuple[core.Sequence, range]],
     hidden: torch.Tensor,
-    head: Callable[[torch.Tensor], torch.Tensor],
+    head: Callable[[core.Sequence, torch.Tensor], torch.Tensor],
 ) -> None:
     """Append to each sequence's `scored` the log-probabilities of the tokens that follow these positions of its prompt.
 
     hidden: [rows, hidden], the sequences' rows one after another
-    head: maps rows of `hidden` to logits [rows, vocab]
+    head: maps rows of `hidden` of a sequence to logits [rows, vocab]
     """
     first = 0
     for sequence, positions in scoring:
         count = sequence.request.sampling.prompt_logprobs or 0
         for at in range(0, len(positions), _AT_ONCE):
             some = positions[at : at + _AT_ONCE]
-            raw = torch.log_softmax(head(hidden[first + at : first + at + len(some)]).float(), -1)
+            raw = torch.log_softmax(head(sequence, hidden[first + at : first + at + len(some)]).float(), -1)
             entries = token_logprobs(raw, sequence.tokens[some.start + 1 : some.stop + 1], [count] * len(some))
             # Where steps overlap, a step after a preemption may repeat positions that the previous step reported.
             sequence.scored += entries[len(sequence.scored) - some.start :]

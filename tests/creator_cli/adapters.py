@@ -52,6 +52,22 @@ def write_adapter(folder: Path, *, seed: int = 0, rank: int = RANK, value: float
     return folder
 
 
+def write_base(folder: Path) -> Path:
+    """The base's config and its embedding and head, as far as an adapter may have saved them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(BASE_CONFIG))
+    size = 256 * 64 * 4
+    names = ("model.embed_tokens.weight", "lm_head.weight")
+    header = {
+        name: {"dtype": "F32", "shape": [256, 64], "data_offsets": [index * size, (index + 1) * size]}
+        for index, name in enumerate(names)
+    }
+    encoded = json.dumps(header).encode()
+    data = len(encoded).to_bytes(8, "little") + encoded + bytes(2 * size)
+    (folder / "model.safetensors").write_bytes(data)
+    return folder
+
+
 def write_listing(folder: Path, *, card: str = "card.md", **changed: object) -> Path:
     """A listing with a card beside it and a price."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -8,9 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
-from tests.creator_cli.adapters import BASE_CONFIG, RANK, write_adapter, write_listing
+from tests.creator_cli.adapters import BASE_CONFIG, RANK, write_adapter, write_base, write_listing
 from tests.creator_cli.conftest import Machine
 
 
@@ -45,6 +47,25 @@ def test_check_refuses_with_field_and_rule(machine: Machine, tmp_path: Path) -> 
     assert machine.run("check", str(tmp_path / "nowhere")).exit_code == 2
     (tmp_path / "bad" / "adapter_model.safetensors").rename(tmp_path / "bad" / "adapter_model.bin")
     assert "pickled" in machine.run("check", bad).stderr
+
+
+def test_rows_rewrites_a_saved_head_and_refuses_one_that_was_trained_whole(machine: Machine, tmp_path: Path) -> None:
+    base, folder = write_base(tmp_path / "base"), write_adapter(tmp_path / "saved")
+    file = folder / "adapter_model.safetensors"
+    tensors = load_file(file)
+    head = np.zeros((256, 64), np.float32)
+    head[[3, 200]] = 0.5
+    save_file({**tensors, "base_model.model.lm_head.weight": head}, file)
+    assert "intarsia rows" in machine.run("check", str(folder)).stderr
+    written = machine.json("rows", str(folder), str(tmp_path / "out"), "--base", str(base))
+    assert written["tokens"] == {"lm_head": [3, 200]}
+    assert machine.json("check", str(tmp_path / "out"))["extras"] == ["2 trained token rows"]
+    again = machine.run("rows", str(folder), str(tmp_path / "out"), "--base", str(base))
+    assert again.exit_code == 2 and "is there already" in again.stderr
+    save_file({**tensors, "base_model.model.lm_head.weight": head + 0.1}, file)
+    refused = machine.run("rows", str(folder), str(tmp_path / "other"), "--base", str(base))
+    assert refused.exit_code == 2 and "256 of 256 rows differ" in refused.stderr
+    assert not (tmp_path / "other").exists()
 
 
 def test_check_shows_the_contract_and_refuses_a_wrong_one_by_field_and_rule(machine: Machine, tmp_path: Path) -> None:
@@ -296,6 +317,7 @@ def test_every_command_has_help_with_an_example(machine: Machine) -> None:
         "logout",
         "whoami",
         "check",
+        "rows",
         "push",
         "status",
         "versions",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from creator_cli.lazy_commands import COMMANDS
-from tests.creator_cli.adapters import BASE_CONFIG, write_adapter, write_listing
+from tests.creator_cli.adapters import BASE_CONFIG, write_adapter, write_base, write_listing
 from tests.creator_cli.conftest import Machine
 from tests.creator_cli.test_canary import endpoint
 
@@ -25,6 +25,7 @@ def test_every_example_of_the_page_works(machine: Machine, tmp_path: Path, monke
     write_adapter(tmp_path / "my-adapter")
     write_listing(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(BASE_CONFIG))
+    write_base(tmp_path / "base")
     (tmp_path / "rows.jsonl").write_text('{"message": "POS 11", "expected": {"category": "dining"}}\n')
     (tmp_path / "token.txt").write_text("ik_from_the_dashboard\n")
     assert len(EXAMPLES) > 20

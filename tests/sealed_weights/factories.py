@@ -34,6 +34,7 @@ HF_CONFIG: dict[str, Any] = {
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
+    "vocab_size": 40,
 }
 BASE = BaseSpec.from_hf_config(HF_CONFIG, BASE_FINGERPRINT, name="tiny")
 

@@ -1,4 +1,4 @@
-#include "forward_run.h"
+#include "extras.h"
 #include "pack.h"
 
 #ifdef _OPENMP
@@ -144,6 +144,7 @@ static void embed(const sk_run *r, int64_t layer, int64_t row) {
                       m->hidden, out);
     else
         sk_unpack_row(&m->head, token, out);
+    if (r->extras && r->extras[row]) sk_embed_extras(r->extras[row], token, m->hidden, out);
     if (m->embed_scale != 1.0f)
         for (int64_t i = 0; i < m->hidden; i++) out[i] *= m->embed_scale;
 }
@@ -170,6 +171,7 @@ static void run_head(const sk_run *r) {
     sk_rows x = {s->final, m->hidden, SK_F32, 0};
     sk_linear_team(&m->head, x, s->samples, s->logits, m->vocab, 0, (sk_beside){0}, r->linear_scratch, r->team);
     sk_finish(r, SK_HEAD);
+    if (s->extras) sk_head_extras(r);
     each_row(r, s->samples, choose, 0);
 }
 
@@ -184,8 +186,8 @@ int sk_forward(const sk_model *m, const sk_step *s) {
     sk_team team;
     sk_team_start(&team, (int)s->threads);
     sk_run all = {
-        .ops = chosen, .model = m, .step = s, .team = &team, .rows = s->rows, .lora = s->lora, .residual = m->residual,
-        .linear_scratch = m->scratch, .normed = rows_for(&m->layer->linear[SK_QKV], m->normed),
+        .ops = chosen, .model = m, .step = s, .team = &team, .rows = s->rows, .lora = s->lora, .extras = s->extras,
+        .residual = m->residual, .linear_scratch = m->scratch, .normed = rows_for(&m->layer->linear[SK_QKV], m->normed),
         .attended = rows_for(&m->layer->linear[SK_O], m->attended),
         .activated = rows_for(&m->layer->linear[SK_DOWN], m->activated),
     };
@@ -195,6 +197,7 @@ int sk_forward(const sk_model *m, const sk_step *s) {
     if (s->trims) {
         trimmed.rows = s->samples + s->embeds;
         trimmed.lora = s->wanted_lora;
+        trimmed.extras = s->extras ? s->wanted_extras : 0;
         trimmed.residual = s->final;
     }
     sk_list_attention(&all, wanted, (char *)m->scratch + linear_bytes(m, s->threads));

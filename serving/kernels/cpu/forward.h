@@ -22,6 +22,17 @@ typedef struct {
     const lk_site *lora[SK_SITES];
 } sk_layer;
 
+/* What one adapter changes beside its share of the linears; lora_kernels.extras.Extras. All float32. */
+typedef struct {
+    const float *const *scales, *const *biases;     /* [layers * SK_SITES], each [n] of its site, or NULL */
+    int64_t embed_rank, head_rank;                  /* 0: none */
+    const float *embed_down, *embed_up;             /* [vocab, rank], [rank, hidden] */
+    const float *head_down, *head_up, *head_scale;  /* [rank, hidden], [rank, vocab]; [vocab] or NULL */
+    int64_t embed_tokens, head_tokens;              /* rows that replace the base's */
+    const int32_t *embed_ids, *head_ids;
+    const float *embed_rows, *head_rows;            /* [tokens, hidden] */
+} sk_extras;
+
 typedef struct {
     int64_t hidden, heads, kv_heads, head_dim, intermediate, vocab, layers, max_rows, max_positions;
     int64_t rotated;                       /* dimensions of a head, from the first one on */
@@ -61,6 +72,8 @@ typedef struct {
     const int32_t *sample_rows;            /* [samples + embeds]: rows whose final hidden state is wanted */
     const lk_batch *lora;                  /* NULL when no row has an adapter */
     const lk_batch *wanted_lora;               /* the same of the rows in sample_rows, in their order; only if `trims` */
+    const sk_extras *const *extras;        /* [rows], NULL for rows without; NULL when no row has any */
+    const sk_extras *const *wanted_extras; /* the same of sample_rows, in their order */
     int64_t trims;                         /* the last layer's hidden states are computed for sample_rows alone */
     float *final;                          /* [samples + embeds, hidden]: after the final norm */
     float *logits;                         /* [samples, vocab] */

@@ -24,6 +24,7 @@ typedef struct {
     sk_team *team;
     int64_t rows;
     const lk_batch *lora;  /* of these rows */
+    const sk_extras *const *extras;  /* likewise, or NULL */
     float *residual;       /* [rows, hidden] */
     sk_spot *places;       /* [the step's rows] */
     sk_task *tasks;

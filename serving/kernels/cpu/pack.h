@@ -16,4 +16,7 @@ void sk_pack(const void *source, int64_t source_dtype, int64_t stride, int64_t n
 /* One row of W [n, k] as it was packed, as k floats. Not for SK_INT8. */
 void sk_unpack_row(const sk_linear *w, int64_t row, float *out);
 
+/* out[row] = the sum of squares of a row of W [n, k], of any type. */
+void sk_row_squares(const sk_linear *w, float *out);
+
 #endif

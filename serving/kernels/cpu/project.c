@@ -2,7 +2,7 @@
 #define _POSIX_C_SOURCE 199309L
 #include <time.h>
 
-#include "forward_run.h"
+#include "extras.h"
 #ifdef _OPENMP
 #include <omp.h>
 #else
@@ -71,8 +71,10 @@ static void project_with_adapters(const sk_run *r, int64_t layer, const sk_produ
 }
 
 void sk_project(const sk_run *r, int64_t layer, const sk_product *p) {
+    if (r->extras) sk_set_aside(r, layer, p);
     if (r->lora)
         project_with_adapters(r, layer, p);
     else
         multiply(r, layer, p, (sk_beside){0});
+    if (r->extras) sk_finish_extras(r, layer, p);
 }

@@ -37,6 +37,12 @@ def test_an_accepted_configuration_serves_the_modules_that_have_tensors(case: di
         rank = config.rank_of(module)
         tensors[f"base_model.model.{module}.lora_A.weight"] = tensor(np.full((rank, in_features), 0.01))
         tensors[f"base_model.model.{module}.lora_B.weight"] = tensor(np.full((out_features, rank), 0.01))
+        for name, trained in (("lora_magnitude_vector", config.use_dora), ("lora_B.bias", config.lora_bias)):
+            if trained:
+                tensors[f"base_model.model.{module}.{name}"] = tensor(np.full(out_features, 0.01))
+    for trained_module, tokens in config.trained_tokens.items():
+        name = f"base_model.model.model.{trained_module}.token_adapter.trainable_tokens_delta"
+        tensors[name] = tensor(np.full((len(tokens), BASE.hidden_size), 0.01))
     summary = check_adapter((data, safetensors_bytes(tensors)), BASE)
     assert list(summary.ranks) == modules
     power = 0.5 if case["config"].get("use_rslora") else 1.0

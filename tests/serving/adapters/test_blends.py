@@ -95,7 +95,7 @@ def test_a_blend_with_more_ranks_than_a_slot_can_list_is_refused() -> None:
     run.manager.want([NAME])
     run.until(lambda: bool(run.failed))
     assert run.failed[0][0] == NAME and isinstance(run.failed[0][1], AdapterUnavailable)
-    assert "does not fit" in str(run.failed[0][1])
+    assert "cannot be served" in str(run.failed[0][1])
     run.close()
 
 

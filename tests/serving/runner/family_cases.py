@@ -15,6 +15,7 @@ from serving.models.llama_gpu import GpuLlama
 from serving.models.loader import load_weights
 from serving.runner.gpu import GpuRunner
 from serving.runner.torch_runner import TorchRunner
+from tests.serving.models.extras import load, save, source_of
 from tests.serving.models.families import build
 from tests.serving.runner.driver import Adapters, Driver
 
@@ -52,6 +53,20 @@ def drivers(folder: Path, kv_dtype: torch.dtype) -> tuple[Driver, Driver]:
             torch_runner = TorchRunner(Llama(model, weights, MAX_LEN), kv, adapters)
             made.append(Driver(torch_runner, adapters, model, list(range(1, BLOCKS))))
     return made[0], made[1]
+
+
+def extras_give_the_reference_s_tokens(folder: Path) -> None:
+    """DoRA and biases in one row, an adapted embedding and head in another, in steps that they share."""
+    save("qwen2", folder, "dora-and-biases", "tied")
+    source, answers = source_of(folder), []
+    for driver in drivers(folder / "model", torch.float32):
+        for slot, name in enumerate(("dora-and-biases", "tied")):
+            load(driver.adapters.pool, driver.runner, slot, source, name)
+        sequences = [driver.start(range(40, 50), slot) for slot in (0, 1)]
+        for _ in range(3):
+            driver.step(*[(sequence, len(sequence.tokens) - sequence.computed) for sequence in sequences])
+        answers.append([sequence.tokens for sequence in sequences])
+    assert answers[0] == answers[1] and answers[0][0] != answers[0][1], answers
 
 
 def every_family_gives_the_reference_s_tokens(folder: Path) -> None:

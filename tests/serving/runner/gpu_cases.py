@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from lora_kernels import AdapterPool, BatchMetadata
+from lora_kernels.extras import Extras
 from serving.core import SamplingParams
 from serving.kv.paged import PagedKV
 from serving.models.config import ModelConfig
@@ -26,7 +27,10 @@ from serving.runner.head import GpuStep
 from serving.runner.step_graphs import Shape
 from serving.steps import Chunk, StepPlan
 from tests.serving.runner.driver import GREEDY, Adapters, Driver, make_torch_driver, random_adapter
-from tests.serving.runner.family_cases import every_family_gives_the_reference_s_tokens
+from tests.serving.runner.family_cases import (
+    every_family_gives_the_reference_s_tokens,
+    extras_give_the_reference_s_tokens,
+)
 from tests.serving.runner.recorded_graphs import RecordedGraphs, seeing
 from tests.serving.tiny import write_model
 
@@ -237,6 +241,34 @@ def prompts_are_scored_beside_rows_that_sample_and_embed(folder: Path) -> None:
     assert [len(sequence.scored) for sequence in found[0]] == [19, 15, 0]
 
 
+def a_step_with_extras_replays_no_graph_and_leaves_other_rows_as_they_were(folder: Path) -> None:
+    ours, truth = _drivers(folder)
+    width = ours.model.hidden_size
+    answers = []
+    for driver in (ours, truth):
+        pool = driver.adapters.pool
+        reservation = pool.reserve(1, 2 * width * 4)
+        reservation.write(random_adapter(ours.model, 4, 9))
+        scale, bias = torch.linspace(0.5, 1.5, width), torch.linspace(-0.2, 0.2, width)
+        memory = reservation.extra_memory
+        assert memory is not None
+        memory.copy_(torch.cat([scale, bias]))
+        at = (1, "o")
+        reservation.extras = Extras(memory, scales={at: memory[:width]}, biases={at: memory[width:]})
+        pool.publish(3, reservation)
+        if isinstance(driver.runner, Launching):
+            driver.runner.recorded = False
+        a, b = driver.start(range(5, 17), 3), driver.start(range(5, 17), 0)
+        driver.step((a, 12), (b, 12))
+        driver.step((a, 1), (b, 1))
+        if isinstance(driver.runner, Launching):
+            driver.runner.recorded = True
+        driver.step((b, 1))
+        pool.evict(3)
+        answers.append([a.tokens, b.tokens])
+    assert answers[0] == answers[1] and answers[0][0] != answers[0][1][:-1], answers
+
+
 CASES = (
     prompts_chunks_and_tokens_in_one_step_give_the_reference_s_tokens,
     a_graph_serves_any_step_of_single_tokens_and_any_adapters,
@@ -246,7 +278,9 @@ CASES = (
     a_step_may_start_before_the_tokens_of_the_one_before_are_known,
     sampled_rows_and_embeddings_share_a_step_with_plain_ones,
     prompts_are_scored_beside_rows_that_sample_and_embed,
+    a_step_with_extras_replays_no_graph_and_leaves_other_rows_as_they_were,
     every_family_gives_the_reference_s_tokens,
+    extras_give_the_reference_s_tokens,
 )
 
 if __name__ == "__main__":
