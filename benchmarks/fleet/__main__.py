@@ -2,8 +2,8 @@
 
     python -m benchmarks.fleet [--replicas 1000] [--seconds 120] [--seed 1] [--out FOLDER]
 
-Beside it: one replica after the other, and one home for each adapter whatever its load. Then one adapter gets half of all
-calls, at 70 and at 88 % load, and replicas vanish. Counts and simulated times depend on the seed alone; only the
+Beside it: one replica after the other, and one home for each adapter whatever its load. Then one adapter gets half of
+all calls, at 70 and at 88 % load, and replicas vanish. Counts and simulated times depend on the seed alone; only the
 microseconds of a choice are measured on this machine.
 """
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks import machine
 from benchmarks.fleet.report import Rows, report
-from benchmarks.fleet.rules import OneHome, Routed, RoundRobin
+from benchmarks.fleet.rules import OneHome, RoundRobin, Routed
 from benchmarks.fleet.simulation import Gateway, Scene, run
 from routing import Rule
 
