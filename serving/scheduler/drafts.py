@@ -34,7 +34,7 @@ class DraftPlanner:
             return
         places, offers = list[int](), list[Offer]()
         for place, chunk in enumerate(step.plan.chunks):
-            if chunk.samples and chunk.sequence.request.speculate and not chunk.sequence.request.embed:
+            if chunk.samples and _may_guess(chunk.sequence):
                 offer = self.drafter.offer(chunk.sequence, min(most, self._room(chunk.sequence)), step.now)
                 if offer.tokens:
                     places.append(place)
@@ -80,3 +80,8 @@ class DraftPlanner:
         step.shape.add_drafts(count, self._costs.knee)
         assert offer.source is not None
         self._sources[chunk.sequence] = offer.source
+
+
+def _may_guess(sequence: Sequence) -> bool:
+    """Return whether drafts are tried. A beam's next token depends on all beams, so that none can be guessed."""
+    return sequence.request.speculate and not sequence.request.embed and sequence.group is None
