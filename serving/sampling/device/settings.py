@@ -80,9 +80,7 @@ def _make(params: SamplingParams, prompt_tokens: int, vocab: int) -> Profile:
     return profile
 
 
-def masks_of(
-    rows: list[int], sequences: tuple[Sequence, ...], bits: Int32s, vocab: int
-) -> dict[int, ConstraintFailed]:
+def masks_of(rows: list[int], sequences: tuple[Sequence, ...], bits: Int32s, vocab: int) -> dict[int, ConstraintFailed]:
     """Write the masks of `rows` to bits [rows, words]. Returns why a grammar failed, by row.
 
     The mask of a grammar that failed, and of a sequence that has ended, allows everything.
