@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from serving.core import SamplingParams
-from tests.serving.runner.overlapping import NOT_FINITE, Asked, Chain, expected, make_runner, run
+from tests.serving.runner.overlapping import NOT_FINITE, Asked, Chain, Only, beams, expected, make_runner, run
 
 # One entry or more for each way in which a setting decides on tokens.
 SETTINGS: dict[str, SamplingParams] = {
@@ -36,6 +36,8 @@ SETTINGS: dict[str, SamplingParams] = {
 
 def every_field_of_the_parameters_is_in_a_case(folder: Path) -> None:
     for field in fields(SamplingParams):
+        if field.name == "beam":  # in a case of its own
+            continue
         assert any(getattr(one, field.name) != field.default for one in SETTINGS.values()), field.name
 
 
@@ -69,6 +71,33 @@ def a_preempted_request_gives_the_tokens_that_it_would_have_given(folder: Path) 
         assert found.preemptions > 0 and bool(found.ahead) == bool(depth)
 
 
+def beam_searches_give_the_reference_s_answers_whatever_shares_their_steps(folder: Path) -> None:
+    """Beside others, with a grammar and without, and where they lose their blocks and begin again."""
+    runner = make_runner(folder)
+    searches = {
+        "two": beams(2, ignore_eos=True, logprobs=1),
+        "three": beams(3, search={"early_stopping": "never"}),
+        "bound": beams(2, constraint=Chain(259)),
+    }
+    asked = [Asked(name, range(3 + at, 9 + 2 * at), one, 9) for at, (name, one) in enumerate(searches.items())]
+    asked += [Asked(name, range(5, 9), SETTINGS[name], 20) for name in ("plain", "drawn grammar")]
+    reference = expected(runner, asked)
+    for depth in (0, 1):
+        for blocks in (60, 17):
+            found = run(runner, asked, depth, blocks)
+            found.check(reference)
+            assert not found.ahead & searches.keys(), "the next step of a search needs the candidates of the last"
+            assert blocks == 60 or found.preemptions > 0
+    assert {reference[name].reason for name in searches} >= {"length"}
+
+
+def a_beam_that_is_not_finite_ends_its_search(folder: Path) -> None:
+    runner = make_runner(folder)
+    asked = [Asked("search", range(3, 9), beams(2, constraint=Only(NOT_FINITE)), 5)]
+    found = run(runner, asked, 1)
+    assert found.answers["search"].reason == "NonFiniteOutput" and not found.answers["search"].tokens
+
+
 def _mixed(turn: int) -> list[Asked]:
     """Return a request for each setting; their lengths differ, so that they change places while they run."""
     return [
@@ -84,6 +113,8 @@ CASES = (
     each_setting_alone_overlaps_and_gives_the_reference_s_tokens,
     all_settings_share_their_steps,
     a_preempted_request_gives_the_tokens_that_it_would_have_given,
+    beam_searches_give_the_reference_s_answers_whatever_shares_their_steps,
+    a_beam_that_is_not_finite_ends_its_search,
 )
 
 if __name__ == "__main__":
