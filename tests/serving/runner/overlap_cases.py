@@ -71,24 +71,21 @@ def a_preempted_request_gives_the_tokens_that_it_would_have_given(folder: Path) 
         assert found.preemptions > 0 and bool(found.ahead) == bool(depth)
 
 
-def beam_searches_give_the_reference_s_answers_whatever_shares_their_steps(folder: Path) -> None:
-    """Beside others, with a grammar and without, and where they lose their blocks and begin again."""
+def beam_searches_give_the_reference_s_answers_beside_others_and_after_a_new_beginning(folder: Path) -> None:
     runner = make_runner(folder)
-    searches = {
-        "two": beams(2, ignore_eos=True, logprobs=1),
-        "three": beams(3, search={"early_stopping": "never"}),
-        "bound": beams(2, constraint=Chain(259)),
-    }
-    asked = [Asked(name, range(3 + at, 9 + 2 * at), one, 9) for at, (name, one) in enumerate(searches.items())]
-    asked += [Asked(name, range(5, 9), SETTINGS[name], 20) for name in ("plain", "drawn grammar")]
-    reference = expected(runner, asked)
-    for depth in (0, 1):
-        for blocks in (60, 17):
-            found = run(runner, asked, depth, blocks)
-            found.check(reference)
-            assert not found.ahead & searches.keys(), "the next step of a search needs the candidates of the last"
-            assert blocks == 60 or found.preemptions > 0
-    assert {reference[name].reason for name in searches} >= {"length"}
+    beside = [
+        Asked("search", range(5, 12), beams(3, search={"early_stopping": "never"}, logprobs=1), 5),
+        Asked("drawn grammar", range(5, 9), SETTINGS["drawn grammar"], 6),
+    ]
+    short = [
+        Asked("free", range(3, 9), beams(2, ignore_eos=True), 14),
+        Asked("bound", range(4, 11), beams(2, constraint=Chain(259), ignore_eos=True), 14),
+    ]
+    for asked, blocks in ((beside, 60), (short, 11)):
+        found = run(runner, asked, 1, blocks)
+        found.check(expected(runner, asked))
+        assert found.ahead <= {"drawn grammar"}, "a step of a search needs the candidates of the last"
+        assert bool(found.preemptions) == (blocks == 11)
 
 
 def a_beam_that_is_not_finite_ends_its_search(folder: Path) -> None:
@@ -113,7 +110,7 @@ CASES = (
     each_setting_alone_overlaps_and_gives_the_reference_s_tokens,
     all_settings_share_their_steps,
     a_preempted_request_gives_the_tokens_that_it_would_have_given,
-    beam_searches_give_the_reference_s_answers_whatever_shares_their_steps,
+    beam_searches_give_the_reference_s_answers_beside_others_and_after_a_new_beginning,
     a_beam_that_is_not_finite_ends_its_search,
 )
 
