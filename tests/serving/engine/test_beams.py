@@ -16,7 +16,7 @@ from serving.core import BeamParams, Delta, SamplingParams, TokenLogprob
 from serving.errors import AdapterRevoked, BeamsTooWide, DeadlineExceeded
 from serving.sampling.beams import BeamSearch, Choice
 from serving.sampling.candidates import likeliest
-from serving.steps import SampledToken
+from serving.steps import PendingStep, SampledToken, StepPlan
 from tests.serving.harness import running
 from tests.serving.tiny import Tiny
 
@@ -81,23 +81,33 @@ async def test_nobody_beside_it_changes_an_answer_and_a_preempted_search_comes_t
         ]
         drawn = SamplingParams(temperature=0.9, seed=1, ignore_eos=True)
         others = [engine.tokens(PROMPT, "r8-attention", tokens=60, sampling=drawn) for _ in range(4)]
-        found = await asyncio.gather(*runs, *others)
+        found, drawn_tokens = await asyncio.gather(asyncio.gather(*runs), asyncio.gather(*others))
         await engine.settled()
         assert engine.engine.planner.preemptions > 0 and engine.engine.planner.pool.used == 0
-        assert found[-1] == found[-2] == await engine.tokens(PROMPT, "r8-attention", tokens=60, sampling=drawn)
-    for (prompt, width, search), deltas in zip(asked, found, strict=False):
+        assert (
+            drawn_tokens[0] == drawn_tokens[1] == await engine.tokens(PROMPT, "r8-attention", tokens=60, sampling=drawn)
+        )
+    for (prompt, width, search), deltas in zip(asked, found, strict=True):
         assert answers(deltas) == known(tiny, prompt, 33, width, search)
         counts = [delta.usage.completion_tokens for delta in deltas]
         assert counts == sorted(counts) and counts[-1] <= 33 * width, "what is computed again is not charged again"
 
 
-async def test_revocation_cancellation_and_deadline_end_all_beams_at_once(tiny: Tiny) -> None:
+async def test_revocation_cancellation_and_deadline_end_all_beams_at_once(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with running(tiny, elastic_memory=False) as engine:
-        pool = engine.engine.planner.pool
+        pool, launch = engine.engine.planner.pool, engine.engine.runner.launch
 
-        async def begun(**settings: Any) -> tuple[asyncio.Task[list[Delta]], str]:
+        def slowly(plan: StepPlan) -> PendingStep:
+            time.sleep(0.002)
+            return launch(plan)
+
+        monkeypatch.setattr(engine.engine.runner, "launch", slowly)
+
+        async def begun() -> tuple[asyncio.Task[list[Delta]], str]:
             sampling = beams(8, 2, ignore_eos=True)
-            request = engine.request(PROMPT * 4, "r4", tokens=300, sampling=sampling, **settings)
+            request = engine.request(PROMPT * 4, "r4", tokens=300, sampling=sampling)
             task = asyncio.create_task(engine.run(request))
             while pool.used < 10 and not task.done():
                 await asyncio.sleep(0.001)
@@ -110,9 +120,11 @@ async def test_revocation_cancellation_and_deadline_end_all_beams_at_once(tiny: 
         assert last.finish_reason == "cancelled" and not last.others
         assert last.usage.completion_tokens % 8 == 0 and 0 < last.usage.completion_tokens < 8 * 300
         await engine.settled()
-        task, _ = await begun(deadline=time.monotonic() + 0.3)
+        sampling = beams(8, 2, ignore_eos=True)
         with pytest.raises(DeadlineExceeded):
-            await task
+            await engine.run(
+                engine.request(PROMPT * 4, "r4", tokens=300, sampling=sampling, deadline=time.monotonic() + 0.1)
+            )
         await engine.settled()
         task, _ = await begun()
         digest = engine.digest("r4")
@@ -167,7 +179,7 @@ async def test_beams_that_could_not_fit_are_refused_and_hold_nothing(tiny: Tiny)
             engine.engine._least_blocks = 100
             with pytest.raises(BeamsTooWide, match="replica"):
                 await engine.run(engine.request(PROMPT, tokens=tokens, sampling=beams(width, 1)))
-        assert not engine.engine._active and not engine.engine.planner.waiting
+        await engine.settled()
         assert len(await engine.tokens(PROMPT, tokens=200, sampling=beams(6, 1, ignore_eos=True))) == 200
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from serving.steps import PendingStep, StepPlan
 from tests.serving.http.server import LimitedAuthorizer, Recorder, serving
 from tests.serving.tiny import Tiny
 
@@ -107,9 +109,16 @@ async def test_a_search_that_cannot_fit_is_refused_before_work(tiny: Tiny) -> No
         assert [usage.total_tokens for _, usage, _ in recorder.finished] == [0]
 
 
-async def test_a_client_that_leaves_ends_its_search(tiny: Tiny) -> None:
+async def test_a_client_that_leaves_ends_its_search(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder()
     async with serving(tiny, observer=recorder, elastic_memory=False) as server:
+        launch = server.engine.runner.launch
+
+        def slowly(plan: StepPlan) -> PendingStep:
+            time.sleep(0.002)
+            return launch(plan)
+
+        monkeypatch.setattr(server.engine.runner, "launch", slowly)
         body = {"model": "r4", "prompt": [7] * 50, "n": 8, "max_tokens": 300} | SEARCH
         asking = asyncio.create_task(server.http.post("/v1/completions", json=body))
         while not recorder.progress and not asking.done():
