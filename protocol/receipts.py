@@ -53,6 +53,9 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     `queue_ms` is the wait until the engine took the first completion up, a part of `ttft_ms`. `tool_arguments` says
     whether the arguments of all calls of functions in an answer of one choice follow their functions' schemas: nothing
     else of what was said. A receipt without calls, or of a replica that could not tell, has none.
+
+    `returned_tokens` are the tokens of the completions that were returned, where more were computed to find them: the
+    best of several, or of a beam search. `completion_tokens` are those that were computed.
     """
 
     iss: Literal["replica"] = "replica"
@@ -72,6 +75,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     answer: AnswerIndex | msgspec.UnsetType = msgspec.UNSET
     queue_ms: Count | msgspec.UnsetType = msgspec.UNSET
     tool_arguments: ToolArguments | msgspec.UnsetType = msgspec.UNSET
+    returned_tokens: Count | msgspec.UnsetType = msgspec.UNSET
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,6 +94,22 @@ class Constraint(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class BeamParams:
+    """A search for the likeliest completions instead of draws, as `generate` of transformers with `num_beams`.
+
+    width: how many beams are kept; returned: how many completions are returned, at most `width`
+    length_penalty: a completion's score is the sum of its log-probabilities by its length to this power
+    early_stopping: True ends the search with the `width`-th completion; False, when the best beam scores worse than
+        each of `width` completions; "never", when it could not come to score better, however long it grew
+    """
+
+    width: int
+    returned: int
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How tokens are chosen.
 
@@ -104,6 +120,8 @@ class SamplingParams:
     presence_penalty, frequency_penalty: subtracted for tokens generated so far, once, and once for each occurrence
     repetition_penalty: divides the logits (multiplies negative ones) of tokens of prompt and output
     logit_bias: (token, added to its logit)
+    beam: search instead of choosing token by token; of the other settings, `logprobs`, `prompt_logprobs`, `ignore_eos`
+        and `constraint` hold
     """
 
     temperature: float = 1.0
@@ -120,6 +138,7 @@ class SamplingParams:
     repetition_penalty: float = 1.0
     logit_bias: tuple[tuple[int, float], ...] = ()
     constraint: Constraint | None = None
+    beam: BeamParams | None = None
 
     @property
     def penalises(self) -> bool:
@@ -173,8 +192,10 @@ class Usage:
     """Tokens consumed so far.
 
     cached_tokens: the part of the prompt whose KV was found in the prefix cache
+    completion_tokens: those that were computed, which are charged
     drafted_tokens, accepted_tokens: guesses that were verified, and those that became part of the completion. Nothing
         is charged for them: an accepted one counts as the completion token that it is
+    returned_tokens: completion tokens of the completions that are returned; None: all that were computed
     """
 
     prompt_tokens: int
@@ -182,6 +203,7 @@ class Usage:
     cached_tokens: int
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+    returned_tokens: int | None = None
 
     @property
     def total_tokens(self) -> int:
@@ -204,6 +226,8 @@ class Delta:
     finish_reason: set on the last delta: "stop", "length", "budget" or "cancelled"
     embedding: native float32, L2-normalised; only for requests that asked for one
     prompt_logprobs: of the prompt's tokens from the second on, in the first delta of requests that asked for them
+    others: the less likely completions of a beam search, each in one delta, beside the last delta, which holds the
+        likeliest; the deltas before bring usage alone
     """
 
     text: str
@@ -213,6 +237,7 @@ class Delta:
     usage: Usage
     embedding: bytes | None = None
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    others: tuple[Delta, ...] = ()
 
 
 class Status(Enum):
@@ -233,6 +258,26 @@ class OutputText(Protocol):
     def stopped(self) -> bool: ...
 
 
+class SequenceGroup(Protocol):
+    """The sequences of one request, which one of them, the leader, stands for in the scheduler; see
+    `serving.engine.beams`.
+
+    width: the most sequences it comes to have
+    candidates: how many of the likeliest tokens each of its rows reports
+    computed_tokens: completion tokens computed so far
+    members: the sequences to compute, all in the same step, of the same length; the leader is among them
+    """
+
+    width: int
+    candidates: int
+    computed_tokens: int
+    members: list[Sequence]
+
+    def restart(self) -> None:
+        """Begin again with the prompt: the blocks were given back."""
+        ...
+
+
 @dataclass(slots=True, eq=False)
 class Sequence:
     """A request in flight. Invariant: 0 <= computed <= len(tokens), and blocks hold KV for at least `computed`
@@ -248,6 +293,7 @@ class Sequence:
     drafting: state that drafts keep between steps; `serving.speculation` makes it when first needed
     drafted, accepted: tokens of drafts so far
     quiet_until: output tokens up to which no draft is expected, as the last ones were of no use
+    group: the sequences that are computed together with this one; None: it is alone
     """
 
     request: Request
@@ -275,6 +321,24 @@ class Sequence:
     drafted: int = 0
     accepted: int = 0
     quiet_until: int = 0
+    group: SequenceGroup | None = None
+
+    @property
+    def members(self) -> Seq[Sequence]:
+        """Return the sequences that this one stands for: itself, or all of its group."""
+        return (self,) if self.group is None else self.group.members
+
+    @property
+    def width(self) -> int:
+        """Return how many rows of a step this sequence and those it stands for come to need."""
+        return 1 if self.group is None else self.group.width
+
+    @property
+    def held_blocks(self) -> int:
+        """Return how many KV blocks this sequence and those it stands for hold; shared ones count once."""
+        if self.group is None:
+            return len(self.blocks)
+        return len({block for member in self.group.members for block in member.blocks})
 
     @property
     def prompt_tokens(self) -> int:
@@ -323,4 +387,5 @@ class Sequence:
         return self.uniforms[index]
 
     def usage(self) -> Usage:
-        return Usage(self.prompt_tokens, self.output_tokens, self.cached_tokens, self.drafted, self.accepted)
+        completed = self.output_tokens if self.group is None else self.group.computed_tokens
+        return Usage(self.prompt_tokens, completed, self.cached_tokens, self.drafted, self.accepted)

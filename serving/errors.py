@@ -31,6 +31,12 @@ class PromptTooLong(EngineError):
     code = "context_length_exceeded"
 
 
+class BeamsTooWide(EngineError):
+    """A beam search needs more rows of a step, or more KV, than there are."""
+
+    code = "beams_too_wide"
+
+
 class AdapterUnavailable(EngineError):
     """The adapter could not be loaded (missing, malformed, or larger than the whole pool)."""
 

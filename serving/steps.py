@@ -137,6 +137,8 @@ class SampledToken:
 
     error: None without a token or an embedding means that the logits were not finite
     before: the leading tokens of the chunk's draft that the model chose itself; `token_id` follows them
+    candidates: for a row of a beam search, the likeliest tokens that may come next and their log-probabilities, those
+        of equal ones in order of their ids
     """
 
     token_id: int | None
@@ -144,6 +146,7 @@ class SampledToken:
     embedding: bytes | None = None
     error: EngineError | None = None
     before: tuple[SampledToken, ...] = ()
+    candidates: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

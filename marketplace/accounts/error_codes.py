@@ -68,6 +68,7 @@ invalid_idempotency_key 400 the header `Idempotency-Key` has a form that is not 
 invalid_encoding 400 the body is not what its `Content-Encoding` says
 no_chat_template 400 the model takes no messages: use completions
 context_length_exceeded 400 the prompt is longer than the model's context
+beams_too_wide 400 the beams of a search need more memory, or rows of a step, than there are
 prompt_exceeds_authorization 400 the prompt is longer than what was set aside for it
 logprobs_closed 400 the model tells no log-probabilities
 cannot_be_masked 400 personal data stands where it cannot be masked

@@ -30,7 +30,8 @@ OnBudget = Literal["refuse", "stop"]
 class PredictionRequest:
     """The priced part of a completion request.
 
-    `max_tokens`: of one completion; None: the request names no limit. `choices`: completions of each prompt.
+    `max_tokens`: of one completion; None: the request names no limit. `choices`: completions of each prompt, or
+    beams, that are computed: all of them are paid for, whatever is returned.
     `prompt_token_bounds`: for each prompt, an upper bound of its tokens (`marketplace.gateway.bounds`).
     `end_user`: the caller's name for whom it asks; its spending is counted and limited by that name.
     `on_budget`: whether a budget that cannot pay the worst case refuses the request, or stops the answer where it ends.
@@ -170,9 +171,11 @@ def _choices(data: dict[str, Any]) -> int:
     n = 1 if n is None else n
     if not isinstance(n, int) or isinstance(n, bool) or not 1 <= n <= MAX_CHOICES:
         raise bad_request(f"`n` must be an integer from 1 to {MAX_CHOICES}.", "n")
-    if data.get("best_of") not in (None, n):
-        raise bad_request("`best_of` must equal `n`: what is generated is returned, and paid for.", "best_of")
-    return n
+    computed = data.get("best_of")
+    computed = n if computed is None else computed
+    if not isinstance(computed, int) or isinstance(computed, bool) or not n <= computed <= MAX_CHOICES:
+        raise bad_request(f"`best_of` must be an integer from `n` to {MAX_CHOICES}: all are paid for.", "best_of")
+    return computed
 
 
 def _boolean(data: dict[str, Any], name: str) -> bool:

@@ -159,8 +159,8 @@ def _most_tokens(line: Line, terms: _Terms) -> tuple[int, int]:
     prompt = min(tokens, prompts * terms.context_length)
     if line.url == "/v1/embeddings":
         return prompt, 0
-    choices = body.get("n")
     asked = body.get("max_completion_tokens", body.get("max_tokens"))
     answer = asked if isinstance(asked, int) else terms.max_tokens
     each = min(max(0, answer), terms.context_length)
-    return prompt, prompts * (choices if isinstance(choices, int) and choices > 0 else 1) * each
+    counts = [count for count in (body.get("n"), body.get("best_of")) if isinstance(count, int)]
+    return prompt, prompts * max([1, *counts]) * each

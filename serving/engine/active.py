@@ -8,8 +8,10 @@ import secrets
 from collections.abc import Callable, Iterable
 
 from serving.core import Delta, OutputText, Request, Sequence
+from serving.engine.beams import BeamGroup
 from serving.errors import EngineError, NonFiniteOutput
 from serving.handle import Outbox, RequestHandle, Times
+from serving.scheduler.tables import BlockTables
 from serving.steps import SampledToken
 
 
@@ -17,6 +19,7 @@ class ActiveRequests:
     """Request id → sequence and stream. Every request ends once, through `fail` or with a finish reason.
 
     on_finish: called with each sequence that ends, to free what it holds, and with whether it failed
+    tables: where the beams of a search share their blocks
     """
 
     def __init__(
@@ -24,8 +27,10 @@ class ActiveRequests:
         make_output: Callable[[Request], OutputText],
         eos_token_ids: frozenset[int],
         on_finish: Callable[[Sequence, bool], None],
+        tables: BlockTables,
     ) -> None:
         self._make_output, self.eos_token_ids, self._on_finish = make_output, eos_token_ids, on_finish
+        self._tables = tables
         self._active: dict[str, tuple[Sequence, RequestHandle | None]] = {}
         self._outbox = Outbox()
 
@@ -55,6 +60,8 @@ class ActiveRequests:
             self._make_output(request),
             random.Random(secrets.randbits(64) if seed is None else seed),
         )
+        if request.sampling.beam is not None:
+            sequence.group = BeamGroup(sequence, self._tables, self.eos_token_ids, self._make_output)
         self._active[request.request_id] = (sequence, handle)
         return sequence
 
@@ -72,6 +79,9 @@ class ActiveRequests:
         scored = () if sequence.output_tokens else tuple(sequence.scored)
         if not all(math.isfinite(entry.logprob) for entry in scored):
             self.fail([sequence], NonFiniteOutput("the model's output is not finite"))
+            return
+        if isinstance(sequence.group, BeamGroup):
+            self._extend(sequence.group, sequence, sampled)
             return
         if not request.max_tokens:  # the prompt alone was wanted
             self._deliver(sequence, Delta("", (), (), "length", sequence.usage(), prompt_logprobs=scored))
@@ -92,6 +102,13 @@ class ActiveRequests:
         if reason is not None:
             self._close(sequence)
 
+    def _extend(self, group: BeamGroup, member: Sequence, sampled: SampledToken) -> None:
+        delta = group.add(member, sampled)
+        if delta is not None:
+            self._deliver(group.leader, delta)
+            if delta.finish_reason is not None:
+                self._close(group.leader)
+
     def cancel(self, request_id: str) -> None:
         """End a request, or every request of a family, with finish_reason "cancelled"; unknown ids are ignored."""
         for sequence in self.sequences():
@@ -101,7 +118,8 @@ class ActiveRequests:
             self._close(sequence)
 
     def fail(self, sequences: Iterable[Sequence], error: EngineError) -> None:
-        """End requests with an error; requests that have ended already are left alone."""
+        """End requests with an error, a whole group for any of its members; requests that have ended already are left
+        alone."""
         for sequence in sequences:
             if sequence.request.request_id in self._active:
                 self._deliver(sequence, error)
@@ -112,7 +130,7 @@ class ActiveRequests:
         self._outbox.flush()
 
     def _close(self, sequence: Sequence, *, failed: bool = False) -> None:
-        _, handle = self._active.pop(sequence.request.request_id)
+        sequence, handle = self._active.pop(sequence.request.request_id)  # of a group, its leader
         if handle is not None:
             handle.times = Times(sequence.arrival, sequence.admitted_at, sequence.first_token_at, sequence.steps)
         self._on_finish(sequence, failed)

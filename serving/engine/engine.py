@@ -16,6 +16,7 @@ import torch
 from serving.core import OutputText, Request, Sequence, Status
 from serving.engine import warm_up
 from serving.engine.active import ActiveRequests
+from serving.engine.beams import check_fits
 from serving.engine.inbox import Inbox
 from serving.engine.launched import FailedStep, Launched
 from serving.engine.sharing import SharedMemory
@@ -67,10 +68,11 @@ class Engine:
         self.admission = Admission(planner.limits, planner.costs)
         self.ready = threading.Event()
         self._threads, self._sharing, self._clock = threads, sharing, clock
+        self._least_blocks = planner.pool.limit if sharing is None else sharing.least_kv_blocks
         self._step_seconds = 0.0
         self._inbox = Inbox()
         adapters.on_arrival = self._inbox.wake
-        self._active = ActiveRequests(make_output, eos_token_ids, self._finished)
+        self._active = ActiveRequests(make_output, eos_token_ids, self._finished, planner.tables)
         self._launched: deque[Launched] = deque()
         self._committed_at = self._next_poll_at = 0.0
         self._draining = self._stopping = False
@@ -102,7 +104,7 @@ class Engine:
         return self.runner.vocab_size
 
     def submit(self, request: Request, *, continues: bool = False) -> RequestHandle:
-        """Queue a request. Raises EngineStopped, AdapterRevoked, PromptTooLong or QueueFull.
+        """Queue a request. Raises EngineStopped, AdapterRevoked, PromptTooLong, BeamsTooWide or QueueFull.
 
         continues: whether it is part of an HTTP request that runs already, so that draining does not refuse it
         """
@@ -118,13 +120,14 @@ class Engine:
         return handle
 
     def check_length(self, request: Request) -> None:
-        """Raise PromptTooLong unless prompt and completion fit the context."""
+        """Raise PromptTooLong unless prompt and completion fit the context, BeamsTooWide unless all beams fit."""
         asked = len(request.prompt_token_ids) + request.max_tokens
         if asked > self.max_model_len:
             raise PromptTooLong(
                 f"This model's maximum context length is {self.max_model_len} tokens, but {asked} were requested "
                 f"({len(request.prompt_token_ids)} in the prompt, {request.max_tokens} in the completion)."
             )
+        check_fits(request, self.planner.limits, self._least_blocks, self.planner.pool.block_size)
 
     def cancel(self, request_id: str) -> None:
         """End a request, or all of a family, with finish_reason "cancelled"; unknown ids are ignored."""
@@ -254,7 +257,7 @@ class Engine:
                 break
         else:
             self._append(sequence, sampled)
-        if sequence.status is Status.FINISHED and sampled.token_id is not None:
+        if sequence.status is Status.FINISHED and sampled.token_id is not None and sequence.group is None:
             self.planner.drafts.drafter.learn(sequence, self._clock())
 
     def _append(self, sequence: Sequence, sampled: SampledToken) -> None:
@@ -290,7 +293,7 @@ class Engine:
         self._commit_launched(0)
         dead = self.adapters.revoke(digest)  # the adapter and every blend with it
         doomed = [sequence for sequence in self._active.sequences() if sequence.digest in dead]
-        blocks = {block for sequence in doomed for block in sequence.blocks}
+        blocks = {block for sequence in doomed for member in sequence.members for block in member.blocks}
         self._active.fail(doomed, AdapterRevoked("this model was revoked"))
         for gone in dead:
             blocks.update(self.planner.drop_prefixes(gone))

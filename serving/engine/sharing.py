@@ -79,6 +79,11 @@ class SharedMemory:
         self._lost = self._losses()
         self._apply()
 
+    @property
+    def least_kv_blocks(self) -> int:
+        """Return how many KV blocks there can be wherever the boundary is."""
+        return self.boundary.kv_floor // self._block_bytes - _PADDING_BLOCKS
+
     def update(self, now: float) -> None:
         """Move the boundary if `MOVE_SECONDS` have passed; `now` in seconds."""
         if now < self._next:
@@ -112,5 +117,5 @@ class SharedMemory:
     def _kv_in_use(self) -> int:
         """Return the bytes of KV in use, with two blocks for each running sequence to grow into until the next move, so
         that no sequence is preempted for the sake of adapters."""
-        blocks = self._planner.pool.used + _GROWTH_BLOCKS * len(self._planner.running)
+        blocks = self._planner.pool.used + _GROWTH_BLOCKS * self._planner.seats
         return (blocks + _PADDING_BLOCKS) * self._block_bytes

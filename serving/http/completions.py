@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from protocol.messages import PREDICTION_EXTRA_KEY, PREDICTION_HEADER
 from serving.core import AdapterRef, Delta, Request
 from serving.errors import EngineError
-from serving.http import contracts, parameters, rules, schema
+from serving.http import beam_search, contracts, parameters, rules, schema
 from serving.http.admission import Admission
 from serving.http.call_judge import CallJudge
 from serving.http.endpoint import Endpoint, prediction, refuse
@@ -19,6 +19,7 @@ from serving.http.errors import from_engine, json_response
 from serving.http.format import ChatFormat, CompletionFormat, Format, Style
 from serving.http.prompts import Prompt
 from serving.http.rules import ToolUse
+from serving.http.schema import GenerationBody
 from serving.http.wire import EventStream
 from serving.http.work import Work
 
@@ -42,9 +43,11 @@ class CompletionEndpoint(Endpoint[Generation]):
         bare = admission.contract is not None
         terms = await parts.contracts.terms(AdapterRef(admission.contract) if bare else admission.adapter)
         whole_only = terms is not None and terms.whole_only(body)
+        beam = beam_search.beam_params(body)
         if terms is not None:
             body = cast(Generation, contracts.applied(body, terms.contract))
         use = rules.tool_use(body)
+        each = 1 if beam is not None else body.computed  # a beam search is one request
         # Check the numbers first, so that an error in them does not cost a compilation of the grammar.
         parameters.sampling_params(body, parts.engine.vocab_size, None)
         latency = parameters.latency_class(body, admission)
@@ -52,11 +55,12 @@ class CompletionEndpoint(Endpoint[Generation]):
             prompts = await parts.prompts.chat(body, use.told)
         else:
             prompts = await parts.prompts.completion(body)
-        total = len(prompts) * body.choices
+        total = len(prompts) * body.computed
         rule = f"makes more than {parameters.MAX_CHOICES} completions of these prompts"
-        schema.require(total <= parameters.MAX_CHOICES, "n", rule)
+        schema.require(total <= parameters.MAX_CHOICES, "n" if body.best_of is None else "best_of", rule)
         grammar = await rules.constraint(body, use, parts.grammars)
         params = parameters.sampling_params(body, parts.engine.vocab_size, grammar)
+        params = beam_search.searching(params, beam, grammar)
         limits = [self._limit(body, prompt, admission, total) for prompt in prompts]
         requests = [
             Request(
@@ -64,34 +68,31 @@ class CompletionEndpoint(Endpoint[Generation]):
                 tenant=admission.tenant,
                 cache_scope=admission.cache_scope,
                 adapter=admission.adapter,
-                prompt_token_ids=prompts[index // body.choices].token_ids,
-                sampling=parameters.of_choice(params, index % body.choices),
-                max_tokens=limits[index // body.choices].tokens,
-                at_limit=limits[index // body.choices].reason,
+                prompt_token_ids=prompts[index // each].token_ids,
+                sampling=parameters.of_choice(params, index % each),
+                max_tokens=limits[index // each].tokens,
+                at_limit=limits[index // each].reason,
                 deadline=admission.deadline,
                 latency_class=latency,
                 weight=admission.weight,
                 family=admission.request_id,
-                speculate=bool(body.speculation),
+                speculate=bool(body.speculation) and beam is None,
                 teaches=admission.teaches,
                 # On the bare base, a prefix that all tenants share would tell one of them what another's model is told.
-                shared_tokens=0
-                if terms is None or bare
-                else terms.shared_tokens(prompts[index // body.choices].token_ids),
+                shared_tokens=0 if terms is None or bare else terms.shared_tokens(prompts[index // each].token_ids),
             )
-            for index in range(total)
+            for index in range(len(prompts) * each)
         ]
         self.check_lengths(requests, prompts, admission)
         await parts.sizes.check(body, prompts, requests)
-        answers = None if terms is None else terms.answers
-        calls = CallJudge(use, parts.grammars) if use.parses else None
-        work = self.work(
-            requests, body.choices, admission, http_id, whole_only=whole_only, answers=answers, calls=calls
-        )
+        alone = body.choices == 1  # of several no single answer could be named
+        answers = terms.answers if alone and terms is not None else None
+        calls = CallJudge(use, parts.grammars) if alone and use.parses else None
+        work = self.work(requests, each, admission, http_id, whole_only=whole_only, answers=answers, calls=calls)
         return work, self._format(body, work, prompts, use)
 
     def _limit(self, body: Generation, prompt: Prompt, admission: Admission, choices: int) -> _Limit:
-        """Return the limit of one choice: the grant is shared equally among all choices."""
+        """Return the limit of one choice: the grant is shared equally among all that are computed."""
         room = max(1, self.parts.engine.max_model_len - len(prompt.token_ids))
         # The platform has set a limit of its own aside: without one in the body, the grant is the limit.
         short = isinstance(body, schema.CompletionBody) and admission.max_tokens is None
@@ -132,10 +133,10 @@ class CompletionEndpoint(Endpoint[Generation]):
         if body.stream:
             await _stream(work, form, body.include_usage, scope, receive, send)
         else:
-            await _whole(work, form, scope, receive, send)
+            await _whole(work, form, body, scope, receive, send)
 
 
-async def _whole(work: Work, form: Format, scope: Scope, receive: Receive, send: Send) -> None:
+async def _whole(work: Work, form: Format, body: GenerationBody, scope: Scope, receive: Receive, send: Send) -> None:
     choices: dict[int, list[Delta]] = {}
     try:
         async for index, delta in work.deltas():
@@ -143,8 +144,11 @@ async def _whole(work: Work, form: Format, scope: Scope, receive: Receive, send:
     except EngineError as error:
         await refuse(work, error, scope, receive, send)
         return
+    returned = beam_search.returned(body, choices, whole_first=work.whole_only)
+    if body.chooses:
+        work.returned_tokens = beam_search.token_count(returned)
     extra = await work.close(work.finish_reason)
-    answer = form.whole([choices[index] for index in sorted(choices)], work.usage)
+    answer = form.whole(returned, work.usage)
     answer |= {} if extra is None else {PREDICTION_EXTRA_KEY: extra}
     await json_response(answer, headers=prediction(work))(scope, receive, send)
 

@@ -53,6 +53,7 @@ def from_engine(error: errors.EngineError, prompt_field: str | None = None) -> A
 _STATUS: dict[type[errors.EngineError], int] = {
     errors.QueueFull: 429,
     errors.PromptTooLong: 400,
+    errors.BeamsTooWide: 400,
     errors.AdapterUnavailable: 404,
     errors.AdapterRevoked: 403,
     errors.DeadlineExceeded: 504,

@@ -6,7 +6,7 @@ import math
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,15 +17,18 @@ from serving.tokenization.tool_calls import CallArguments, CallStart, Event, Too
 
 
 def usage_json(usage: Usage) -> dict[str, Any]:
+    details = {
+        "accepted_prediction_tokens": usage.accepted_tokens,
+        "rejected_prediction_tokens": usage.drafted_tokens - usage.accepted_tokens,
+    }
+    if usage.returned_tokens is not None:
+        details["returned_tokens"] = usage.returned_tokens
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.total_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-        "completion_tokens_details": {
-            "accepted_prediction_tokens": usage.accepted_tokens,
-            "rejected_prediction_tokens": usage.drafted_tokens - usage.accepted_tokens,
-        },
+        "completion_tokens_details": details,
     }
 
 
@@ -70,9 +73,9 @@ class Format(ABC):
         """Return the event for one step's addition to a choice, or None when there is nothing to send yet."""
         return self._event(index, self._weighed(index, delta))
 
-    def whole(self, choices: Sequence[Sequence[Delta]], usage: Usage) -> dict[str, Any]:
-        """Return the answer of a request that does not stream."""
-        shown = [[self._weighed(index, delta) for delta in deltas] for index, deltas in enumerate(choices)]
+    def whole(self, choices: Mapping[int, Sequence[Delta]], usage: Usage) -> dict[str, Any]:
+        """Return the answer of a request that does not stream, from the deltas of each choice by its index."""
+        shown = {index: [self._weighed(index, delta) for delta in deltas] for index, deltas in choices.items()}
         return self._answer(shown, usage)
 
     @abstractmethod
@@ -80,15 +83,14 @@ class Format(ABC):
         """Return the event for a delta as it may be shown, or None when there is nothing to send yet."""
 
     @abstractmethod
-    def _answer(self, choices: Sequence[Sequence[Delta]], usage: Usage) -> dict[str, Any]:
+    def _answer(self, choices: Mapping[int, Sequence[Delta]], usage: Usage) -> dict[str, Any]:
         """Return the answer of deltas as they may be shown."""
 
     def _weighed(self, index: int, delta: Delta) -> Delta:
         """Count a delta's probability in; return it without log-probabilities that nobody asked to see."""
-        if not self._style.confidence:
-            return delta
-        self._weights[index] = self._weights.get(index, 0.0) + sum(entry.logprob for entry in delta.logprobs)
-        return delta if self._style.logprobs else replace(delta, logprobs=())
+        if self._style.confidence:
+            self._weights[index] = self._weights.get(index, 0.0) + sum(entry.logprob for entry in delta.logprobs)
+        return delta if self._style.logprobs or not delta.logprobs else replace(delta, logprobs=())
 
     def closing(self, usage: Usage) -> dict[str, Any]:
         """Return the chunk that carries usage and no choice."""
@@ -151,9 +153,9 @@ class CompletionFormat(Format):
             return None
         return self._chunk(self._choice(index, [delta], _reason(delta.finish_reason), text=text))
 
-    def _answer(self, choices: Sequence[Sequence[Delta]], usage: Usage) -> dict[str, Any]:
+    def _answer(self, choices: Mapping[int, Sequence[Delta]], usage: Usage) -> dict[str, Any]:
         written = []
-        for index, deltas in enumerate(choices):
+        for index, deltas in choices.items():
             text = self._echo(index) + "".join(delta.text for delta in deltas)
             written.append(self._choice(index, deltas, _reason(deltas[-1].finish_reason), text=text))
         return self._whole(written, usage)
@@ -233,9 +235,9 @@ class ChatFormat(Format):
             return None
         return self._chunk(self._choice(index, [delta], self._reason(said, delta), delta=message))
 
-    def _answer(self, choices: Sequence[Sequence[Delta]], usage: Usage) -> dict[str, Any]:
+    def _answer(self, choices: Mapping[int, Sequence[Delta]], usage: Usage) -> dict[str, Any]:
         written = []
-        for index, deltas in enumerate(choices):
+        for index, deltas in choices.items():
             said = self._choice_said(index)
             events = [event for delta in deltas for event in self._events(said, delta)]
             message: dict[str, Any] = {"role": "assistant", "content": "", "refusal": None}

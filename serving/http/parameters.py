@@ -18,6 +18,7 @@ MAX_STOPS, MAX_STOP_CHARS, MAX_LOGPROBS, MAX_BIASES = 16, 256, 20, 1024
 def sampling_params(body: GenerationBody, vocab_size: int, constraint: Constraint | None) -> SamplingParams:
     """Return the sampling settings of a body. Raises ApiError 400 for values out of range."""
     require(1 <= body.choices <= MAX_CHOICES, "n", f"must be from 1 to {MAX_CHOICES}")
+    require(body.computed <= MAX_CHOICES, "best_of", f"must be at most {MAX_CHOICES}")
     stop = [body.stop] if isinstance(body.stop, str) else list(body.stop or ())
     require(
         len(stop) <= MAX_STOPS and all(0 < len(s) <= MAX_STOP_CHARS for s in stop),
@@ -99,9 +100,10 @@ def _biases(body: GenerationBody, vocab_size: int) -> tuple[tuple[int, float], .
 
 
 def _reported(body: GenerationBody) -> int | None:
-    """Return how many alternatives the engine reports: a confidence is made of the chosen tokens' probabilities."""
+    """Return how many alternatives the engine reports: a confidence is made of the chosen tokens' probabilities, and
+    the best completions are told by them."""
     asked = logprob_count(body)
-    return 0 if asked is None and body.confidence else asked
+    return 0 if asked is None and (body.confidence or body.chooses) else asked
 
 
 def logprob_count(body: GenerationBody) -> int | None:

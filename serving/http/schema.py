@@ -50,6 +50,10 @@ class _Generation(_Model, kw_only=True):
     top_k: int | None = None
     min_p: float | None = None
     n: int | None = None
+    best_of: int | None = None
+    use_beam_search: bool | None = False
+    length_penalty: float | None = None
+    early_stopping: bool | str | None = None
     seed: int | None = None
     stop: str | list[str] | None = None
     ignore_eos: bool | None = False
@@ -70,8 +74,18 @@ class _Generation(_Model, kw_only=True):
 
     @property
     def choices(self) -> int:
-        """Return the number of completions per prompt."""
+        """Return the number of completions per prompt that are returned."""
         return 1 if self.n is None else self.n
+
+    @property
+    def computed(self) -> int:
+        """Return the number of completions, or beams, per prompt that are computed."""
+        return self.choices if self.best_of is None else self.best_of
+
+    @property
+    def chooses(self) -> bool:
+        """Return whether more is computed than returned."""
+        return bool(self.use_beam_search) or self.computed > self.choices
 
 
 class CompletionBody(_Generation, kw_only=True):
@@ -83,7 +97,6 @@ class CompletionBody(_Generation, kw_only=True):
     logprobs: int | None = None
     echo: bool | None = False
     suffix: str | None = None
-    best_of: int | None = None
 
 
 class ContentPart(msgspec.Struct):
@@ -189,9 +202,11 @@ def _refuse_unsupported(body: AnyBody) -> None:
         require(body.encoding_format in ("float", "base64"), "encoding_format", "must be float or base64")
         return
     require(body.stream_options is None or bool(body.stream), "stream_options", "is only allowed when stream is true")
+    require(body.computed >= body.choices, "best_of", "must be at least n")
+    rule = "cannot be combined with use_beam_search, or a best_of above n: the best are known at the end alone"
+    require(not (body.stream and body.chooses), "stream", rule)
     if isinstance(body, CompletionBody):
         require(not body.suffix, "suffix", "is not supported")
-        require(body.best_of in (None, body.choices), "best_of", "must equal n: every completion made is returned")
     else:
         for name, value in (("audio", body.audio), ("functions", body.functions)):
             require(not value, name, "is not supported")

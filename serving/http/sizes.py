@@ -47,14 +47,15 @@ class AnswerSizes:
         """Raise ApiError 422 if an event of a stream, or a whole answer, could be larger than a gateway reads."""
         if self._widths is None:
             self._widths = await asyncio.to_thread(self._measure)
-        widths, each = self._widths, body.choices
+        widths, each = self._widths, len(requests) // len(prompts)
         before = [self._before(widths, body, prompt) for prompt in prompts]
         token = self._per_token(widths, body)
         if body.stream:
             size, most, unit = max(before) + token + _HELD, MAX_EVENT_BYTES, "An event of the answer"
             advice = "a shorter prompt, fewer logprobs, or no stream"
         else:
-            size = sum(before[i // each] + request.max_tokens * token for i, request in enumerate(requests))
+            limits = [request.max_tokens for request in requests[::each]]
+            size = sum(body.choices * (first + limit * token) for first, limit in zip(before, limits, strict=True))
             most, unit, advice = MAX_ANSWER_BYTES, "The answer", "fewer tokens, choices or logprobs"
         if size + _ENVELOPE > most:
             raise ApiError(

@@ -35,6 +35,7 @@ class Work:
 
     requests: one for each choice, those of one prompt side by side, `each` of them a prompt; their ids begin with the
     admission's
+    returned_tokens: completion tokens of the choices that are returned, where more were computed: set before `close`
     whole_only: a choice that ends at its limit counts no tokens: its creator's contract promises whole answers
     answers: the places of its contract's answers, where they are a closed set
     calls: the judge of its calls of functions, where it may make any
@@ -58,7 +59,8 @@ class Work:
         self.overflow = asyncio.Event()
         self._admission, self._http_id = admission, http_id
         self._engine, self._observer, self._metrics = engine, observer, metrics
-        self._requests, self._each, self._whole_only = requests, each, whole_only
+        self._requests, self._each, self.whole_only = requests, each, whole_only
+        self.returned_tokens: int | None = None
         # With several choices no single answer could be named.
         self._answers, self._calls = (answers, calls) if len(requests) == 1 else (None, None)
         self._texts: list[str] = []
@@ -80,13 +82,15 @@ class Work:
     def usage(self) -> Usage:
         """Return usage over all choices. A prompt counts once, independent of its number of completions."""
         if len(self._usages) == 1:
-            return self._usages[0]
+            one = self._usages[0]
+            return one if self.returned_tokens is None else replace(one, returned_tokens=self.returned_tokens)
         return Usage(
             sum(usage.prompt_tokens for usage in self._usages[:: self._each]),
             sum(usage.completion_tokens for usage in self._usages),
             sum(usage.cached_tokens for usage in self._usages[:: self._each]),
             sum(usage.drafted_tokens for usage in self._usages),
             sum(usage.accepted_tokens for usage in self._usages),
+            self.returned_tokens,
         )
 
     @property
@@ -103,7 +107,7 @@ class Work:
     def counted(self) -> Usage:
         """Return the usage that the receipt counts."""
         usage = self.usage
-        if not self._whole_only:
+        if not self.whole_only:
             return usage
         cut = sum(
             one.completion_tokens for one, why in zip(self._usages, self._reasons, strict=True) if why == "length"
@@ -217,6 +221,8 @@ class Work:
             self._metrics.ttft.observe(self._ttft)
         self._last[index] = now
         self._reasons[index] = delta.finish_reason
+        if self.whole_only and any(other.finish_reason == "stop" for other in delta.others):
+            self._reasons[index] = "stop"  # one of the answers is whole
         self._usages[index] = delta.usage
         if self._answers or self._calls:
             self._texts.append(delta.text)

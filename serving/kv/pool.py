@@ -129,6 +129,13 @@ class BlockPool:
             self._blocks[block].users += 1
         self.hits += len(blocks)
 
+    def share(self, blocks: Sequence[int]) -> None:
+        """Add a user to blocks that are in use."""
+        for block in blocks:
+            if self._blocks[block].users < 1:
+                raise AssertionError(f"block {block} is shared, but nobody holds it")
+            self._blocks[block].users += 1
+
     def publish(
         self, block: int, key: bytes, digest: str | None, parent: bytes | None = None, tokens: tuple[int, ...] = ()
     ) -> None:

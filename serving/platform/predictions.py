@@ -175,6 +175,7 @@ class PredictionDesk:
             answer=ending.answer,
             queue_ms=queued,
             tool_arguments=None if ending.arguments_fit is None else "valid" if ending.arguments_fit else "invalid",
+            returned_tokens=usage.returned_tokens,
         )
         durable = asyncio.wrap_future(self._journal.finish(request_id, known.attempt, receipt))
         self._running.pop(request_id, None)

@@ -45,13 +45,15 @@ class ReceiptSigner:
         answer: int | None = None,
         queue_ms: int | None = None,
         tool_arguments: ToolArguments | None = None,
+        returned_tokens: int | None = None,
     ) -> str:
         """Return the receipt of one attempt of prediction `jti` as a JWT.
 
         `replica_id` is the id that its ticket named, `signer_id` the id under which the platform knows this boot's key.
 
         Token counts are exact; times are in milliseconds, `ttft_ms` is None if no token came. `answer` is the answer's
-        place in its contract's closed set; `queue_ms` and `tool_arguments` are None where they are not known.
+        place in its contract's closed set; `queue_ms` and `tool_arguments` are None where they are not known,
+        `returned_tokens` where all completion tokens were returned.
         """
         receipt = Receipt(
             jti=jti,
@@ -70,5 +72,6 @@ class ReceiptSigner:
             answer=msgspec.UNSET if answer is None else answer,
             queue_ms=msgspec.UNSET if queue_ms is None else queue_ms,
             tool_arguments=msgspec.UNSET if tool_arguments is None else tool_arguments,
+            returned_tokens=msgspec.UNSET if returned_tokens is None else returned_tokens,
         )
         return sign_receipt(receipt, self._key, signer_id=signer_id)

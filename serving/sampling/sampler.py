@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
 from serving import core
 from serving.errors import ConstraintFailed, EngineError
+from serving.sampling.candidates import Candidate, likeliest
 from serving.sampling.draw import draw
 from serving.sampling.logprobs import token_logprobs
 from serving.sampling.state import Adjustments
@@ -22,7 +24,8 @@ def sample(
     sequences: the rows' sequences; their `tokens`, `uniform`, `sampler` and settings are used
     ahead: for each row, tokens that its sequence gets before this one and does not have yet; none where it is empty
 
-    A row with NaN or +inf gets token_id None; a row whose grammar fails gets its ConstraintFailed.
+    A row with NaN or +inf gets token_id None; a row whose grammar fails gets its ConstraintFailed. A row of a beam
+    search gets its candidates.
     """
     if not sequences:
         return []
@@ -34,6 +37,8 @@ def sample(
     reported = [i for i, s in enumerate(sequences) if s.request.sampling.logprobs is not None]
     # Log-probabilities are the model's own, before any setting changes the row.
     raw = torch.log_softmax(logits[reported], -1) if reported else None
+    searched = [i for i, s in enumerate(sequences) if s.group is not None]
+    unmasked = torch.log_softmax(logits[searched], -1) if searched else None
     ahead = ahead or ((),) * len(sequences)
     for index, sequence in enumerate(sequences):
         if index not in errors:
@@ -46,6 +51,9 @@ def sample(
     out = [SampledToken(token) for token in tokens]
     if raw is not None:
         out = _with_logprobs(out, raw, reported, sequences)
+    if unmasked is not None:
+        for index, row in zip(searched, unmasked, strict=True):
+            out[index] = replace(out[index], candidates=_candidates(row, logits[index], sequences[index]))
     for index, failed in errors.items():
         out[index] = SampledToken(None, error=failed)
     return out
@@ -71,6 +79,12 @@ def _choose(logits: torch.Tensor, sequences: Sequence[core.Sequence], ahead: Seq
         for index, token in zip(drawn, draw(rows, params, uniforms), strict=True):
             tokens[index] = token
     return tokens
+
+
+def _candidates(logprobs: torch.Tensor, adjusted: torch.Tensor, sequence: core.Sequence) -> tuple[Candidate, ...]:
+    """Return the likeliest tokens of a row that its grammar allows."""
+    assert sequence.group is not None
+    return likeliest(logprobs.masked_fill(adjusted == -torch.inf, -torch.inf), sequence.group.candidates)
 
 
 def _with_logprobs(

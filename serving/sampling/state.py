@@ -61,7 +61,8 @@ class Adjustments:
 
 def is_plain(params: SamplingParams) -> bool:
     """Return whether the settings ask for the argmax of unchanged logits alone, so that a runner may compute it."""
-    return params.temperature == 0 and params.logprobs is None and not Adjustments.needed(params)
+    chosen_alone = params.temperature == 0 and params.logprobs is None and params.beam is None
+    return chosen_alone and not Adjustments.needed(params)
 
 
 class _Counts:

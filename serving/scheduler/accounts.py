@@ -48,7 +48,7 @@ class Accounts:
             held: dict[str, int] = {}
             for sequence in running:
                 tenant = sequence.request.tenant
-                held[tenant] = held.get(tenant, 0) + len(sequence.blocks)
+                held[tenant] = held.get(tenant, 0) + sequence.held_blocks
             for tenant, blocks in held.items():
                 self.counters.charge(tenant, blocks * price)
         for digest in [d for d in self._loads if self._residency.is_ready(d)]:

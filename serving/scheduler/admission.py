@@ -196,7 +196,8 @@ def observe(planner: Planner, used_share: float = 1.0) -> Outlook:
         if sequence.pending > 1:
             prefill += sequence.pending
         else:
-            decodes.add_decode(sequence.length, sequence.digest, planner.accounts.rank(sequence.digest))
+            for member in sequence.members:
+                decodes.add_decode(member.length, member.digest, planner.accounts.rank(member.digest))
             slack = min(slack, planner.targets.of(sequence).itl)
     counts: dict[tuple[LatencyClass, str], list[int]] = {}
     for sequence in planner.waiting:
@@ -207,7 +208,7 @@ def observe(planner: Planner, used_share: float = 1.0) -> Outlook:
     for (latency_class, tenant), (requests, tokens) in counts.items():
         waiting.setdefault(latency_class, {})[tenant] = Backlog(requests, tokens)
     return Outlook(
-        free_seats=planner.limits.max_num_seqs - len(planner.running),
+        free_seats=planner.limits.max_num_seqs - planner.seats,
         free_tokens=planner.pool.available * planner.pool.block_size,
         decodes=decodes,
         seconds=planner.costs.predict(decodes),

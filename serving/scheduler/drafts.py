@@ -84,8 +84,9 @@ class DraftPlanner:
         self.drafter.verified(sequence, source, drafted, accepted, now)
 
     def _may_draft(self, sequence: Sequence) -> bool:
+        """Return whether drafts are tried. A beam's next token depends on all beams, so that none can be guessed."""
         request = sequence.request
-        if not request.speculate or request.embed:
+        if not request.speculate or request.embed or sequence.group is not None:
             return False
         return self._in_turn or (request.sampling.constraint is None and not request.sampling.penalises)
 

@@ -70,5 +70,8 @@ class OpenStep:
 
 
 def can_decode(sequence: Sequence) -> bool:
-    """Return whether a decode can be launched: with a token in flight, only if that token cannot be the last one."""
-    return not sequence.in_flight or sequence.output_tokens + 1 < sequence.request.max_tokens
+    """Return whether a decode can be launched: with a token in flight, only if that token cannot be the last one, and
+    if the step before chose it, not a group that knows all of its members' candidates."""
+    return not sequence.in_flight or (
+        sequence.group is None and sequence.output_tokens + 1 < sequence.request.max_tokens
+    )

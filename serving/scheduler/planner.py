@@ -71,6 +71,11 @@ class Planner:
         self.counts[sequence.request.latency_class].arrived += 1
         self._wait(sequence)
 
+    @property
+    def seats(self) -> int:
+        """Return how many of the running sequences' rows a step has room for: a group takes one for each member."""
+        return sum(sequence.width for sequence in self.running)
+
     def sequences(self) -> list[Sequence]:
         """Return all sequences in flight."""
         return [*self.running, *self.waiting]
@@ -81,13 +86,14 @@ class Planner:
             self._stop(sequence)
         elif sequence.status is Status.WAITING:
             self._unwait(sequence)
-        sequence.status = Status.FINISHED
+        for member in sequence.members:
+            member.status = Status.FINISHED
 
     def plan(self, now: float) -> StepPlan:
         """Decide one step. `expired` lists sequences past their deadline, which the caller finishes."""
         plan = StepPlan(expired=self._deadlines.passed(now))
         step = OpenStep(plan, now, self.limits, self.costs, self.pool.block_size, set(plan.expired))
-        if self._blocked is not None and len(self.running) < self.limits.max_num_seqs:
+        if self._blocked is not None and self.seats < self.limits.max_num_seqs:
             self.kv_wait_seconds += now - self._planned_at
         self._planned_at = now
         self.accounts.settle(self.running, now)
@@ -132,7 +138,7 @@ class Planner:
 
     def _plan_decodes(self, step: OpenStep) -> None:
         decodes = [s for s in self.running if s not in step.skipped and s.pending == 1 and can_decode(s)]
-        decodes = self._in_time(decodes, step)[: step.rows]
+        decodes = _fitting(self._in_time(decodes, step), step.rows)
         if sum(map(self.tables.missing, decodes)) > self.pool.available:
             decodes.sort(key=lambda s: victim_order(s, self.targets, step.now))
         for sequence in decodes:
@@ -145,7 +151,8 @@ class Planner:
             return decodes
         shape = StepShape()
         for sequence in decodes:
-            shape.add_decode(sequence.length, sequence.digest, self.accounts.rank(sequence.digest))
+            for member in sequence.members:
+                shape.add_decode(member.length, member.digest, self.accounts.rank(member.digest))
         whole = self.costs.predict(shape)
         slacks = {sequence: self.targets.slack(sequence, step.now) for sequence in decodes}
         step.seconds = min(slacks.values())
@@ -167,6 +174,8 @@ class Planner:
             step.preempted_for_kv = True
             if victim is sequence:
                 return False
+        if sequence.group is not None:
+            step.plan.copies += self.tables.part(sequence)
         step.plan.fresh_blocks += self.tables.grow(sequence)
         return True
 
@@ -232,10 +241,12 @@ class Planner:
         return self.accounts.turn_key(tenant, first, self.pool.block_size, self.limits.quantum)
 
     def _start(self, sequence: Sequence, step: OpenStep) -> bool:
-        if len(self.running) >= self.limits.max_num_seqs:
+        if self.seats + sequence.width > self.limits.max_num_seqs:
             return False
-        # One spare block per running sequence would be safest; a single one keeps the pool full and preemption rare.
-        start = self.tables.start(sequence, spare=1 if self.running else 0)
+        # One spare block per running sequence would be safest; a single one keeps the pool full and preemption rare. A
+        # group's first token parts it into members that each need one.
+        spare = (1 if self.running else 0) + sequence.width - 1
+        start = self.tables.start(sequence, spare)
         if start is None:
             return False
         step.plan.fresh_blocks += start.fresh
@@ -260,8 +271,8 @@ class Planner:
         sequence = self._blocked
         if sequence is None or sequence not in self.waiting or not self.residency.is_ready(sequence.digest):
             return
-        seats = len(self.running) + 1 - self.limits.max_num_seqs
-        blocks = self.pool.blocks_for(sequence.length) + 1 - self.pool.available
+        seats = self.seats + sequence.width - self.limits.max_num_seqs
+        blocks = self.pool.blocks_for(sequence.length) + sequence.width - self.pool.available
         for victim in victims_for(sequence, self.running, self.targets, step.now, seats, blocks):
             self._preempt(victim, step)
 
@@ -270,13 +281,16 @@ class Planner:
         victim.status = Status.WAITING
         victim.preemptions += 1
         self._wait(victim)
+        if victim.group is not None:
+            victim.group.restart()
         step.plan.preempted.append(victim)
         self.preemptions += 1
         self.counts[victim.request.latency_class].preempted += 1
 
     def _stop(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
-        self.tables.release(sequence)
+        for member in sequence.members:
+            self.tables.release(member)
         self.residency.unpin(sequence.digest)
 
     def _wait(self, sequence: Sequence) -> None:
@@ -289,6 +303,10 @@ class Planner:
             self.accounts.leave(sequence.request.tenant)
 
     def _add_chunk(self, sequence: Sequence, count: int, step: OpenStep) -> None:
+        for member in sequence.members:
+            self._add_member(member, count, step)
+
+    def _add_member(self, sequence: Sequence, count: int, step: OpenStep) -> None:
         chunk = Chunk(sequence, sequence.planned, count)
         self.recomputed_tokens += max(0, min(chunk.end, sequence.charged) - chunk.start)
         step.add(chunk, self.accounts.charge(chunk))
@@ -311,10 +329,23 @@ class Planner:
 
     def check_integrity(self) -> None:
         """Raise AssertionError when sequences, queue and pool disagree."""
-        self.tables.check_integrity(self.running)
+        self.tables.check_integrity([member for sequence in self.running for member in sequence.members])
         self.waiting.check_integrity()
-        assert len(self.running) <= self.limits.max_num_seqs
+        assert self.seats <= self.limits.max_num_seqs
         for sequence in self.running:
             assert sequence.status is Status.RUNNING and 0 <= sequence.in_flight <= 1
             assert sequence not in self.waiting
         assert all(not s.blocks and s.computed == s.planned == 0 for s in self.waiting)
+
+
+def _fitting(decodes: list[Sequence], rows: int) -> list[Sequence]:
+    """Return the first of `decodes` that `rows` rows hold; a group is computed as a whole."""
+    if sum(sequence.width for sequence in decodes) <= rows:
+        return decodes
+    fitting = []
+    for sequence in decodes:
+        rows -= sequence.width
+        if rows < 0:
+            break
+        fitting.append(sequence)
+    return fitting

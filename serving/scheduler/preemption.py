@@ -38,6 +38,6 @@ def victims_for(
         if seats <= 0 and blocks <= 0:
             break
         chosen.append(sequence)
-        seats -= 1
-        blocks -= len(sequence.blocks)
+        seats -= sequence.width
+        blocks -= sequence.held_blocks
     return chosen if seats <= 0 and blocks <= 0 else []

@@ -36,6 +36,9 @@ class BlockTables:
 
         drafted: tokens of a draft behind the last token whose KV is planned
         """
+        if sequence.group is not None:
+            needed = (self.pool.blocks_for(member.length) - len(member.blocks) for member in sequence.members)
+            return sum(needed) + sum(map(self._writes_to_shared, sequence.members))
         tokens = sequence.planned + drafted if drafted else sequence.length
         return self.pool.blocks_for(tokens) - len(sequence.blocks)
 
@@ -89,8 +92,43 @@ class BlockTables:
 
     def grow(self, sequence: Sequence, drafted: int = 0) -> list[int]:
         """Allocate the `missing` blocks, which the caller has made available, and return them."""
+        if sequence.group is not None:
+            return [block for member in sequence.members for block in self._grow_member(member)]
         fresh = self.pool.allocate(self.missing(sequence, drafted))
         sequence.blocks += fresh
+        return fresh
+
+    def share(self, parent: Sequence, child: Sequence) -> None:
+        """Give `child`, which holds no blocks, those of `parent` and what is known of them; both hold them then."""
+        self.pool.share(parent.blocks)
+        child.blocks, child.block_keys = list(parent.blocks), list(parent.block_keys)
+        child.computed, child.planned = parent.computed, parent.planned
+
+    def part(self, sequence: Sequence) -> list[tuple[int, int]]:
+        """Give each member of a group a block of its own where its next token is written to one that it shares.
+
+        The caller has made the `missing` blocks available. Returns pairs of blocks: the first is to be copied to the
+        second before the step.
+        """
+        copies = []
+        for member in sequence.members:
+            if self._writes_to_shared(member):
+                (own,) = self.pool.allocate(1)
+                shared = member.blocks[-1]
+                member.blocks = [*member.blocks[:-1], own]  # another list: see `Sequence.blocks`
+                self.pool.release([shared])
+                copies.append((shared, own))
+        return copies
+
+    def _writes_to_shared(self, member: Sequence) -> bool:
+        """Return whether a group's member writes its next token behind others, in a block that another holds too. Such
+        a block is the last one, which the members shared when they were one."""
+        partly = member.planned % self.pool.block_size and len(member.blocks) == self.pool.blocks_for(member.planned)
+        return bool(partly) and self.pool.users(member.blocks[-1]) > 1
+
+    def _grow_member(self, member: Sequence) -> list[int]:
+        fresh = self.pool.allocate(self.pool.blocks_for(member.length) - len(member.blocks))
+        member.blocks += fresh
         return fresh
 
     def launch(self, chunk: Chunk) -> None:

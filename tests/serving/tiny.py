@@ -105,6 +105,27 @@ class Tiny:
             out = self._peft.generate(**kwargs)
         return out[0, len(prompt) :].tolist()
 
+    def reference_beams(
+        self, adapter: str | None, prompt: list[int], tokens: int, *, returned: int, ends: list[int], **search: Any
+    ) -> list[list[int]]:
+        """Return the best completions of a beam search in float32, without padding."""
+        with self._using(adapter):
+            out = self._peft.generate(
+                input_ids=torch.tensor([prompt]),
+                attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
+                max_new_tokens=tokens,
+                do_sample=False,
+                eos_token_id=ends or None,
+                pad_token_id=0,
+                num_return_sequences=returned,
+                **search,
+            )
+        found = []
+        for row in out[:, len(prompt) :].tolist():
+            stop = next((place for place, token in enumerate(row) if token in ends), len(row) - 1)
+            found.append(row[: stop + 1])
+        return found
+
     def reference_logprobs(self, adapter: str | None, prompt: list[int]) -> list[float]:
         """Return the logprobs of the prompt's tokens, from the second on."""
         with self._using(adapter):

@@ -47,7 +47,8 @@ _USAGE = object_of(
         "completion_tokens": INTEGER,
         "prompt_tokens_details": object_of({"cached_tokens": INTEGER}),
         "completion_tokens_details": object_of(
-            {"accepted_prediction_tokens": INTEGER, "rejected_prediction_tokens": INTEGER}
+            {"accepted_prediction_tokens": INTEGER, "rejected_prediction_tokens": INTEGER},
+            {"returned_tokens": INTEGER},
         ),
         "cost_nano_usd": COST,
     },

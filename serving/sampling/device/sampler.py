@@ -5,8 +5,11 @@ The tokens stay on the device at a fixed address, where the next step's rows in 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 
 import numpy as np
 import torch
@@ -19,11 +22,14 @@ from serving.kernels.triton.sample_adjust import Biases, Changes, adjust, count_
 from serving.kernels.triton.sample_cut import CANDIDATES, OCTAVES, choose_cut, make_candidates
 from serving.kernels.triton.sample_wide import choose_wide
 from serving.kernels.upload import StepBuffer, upload
+from serving.sampling.candidates import Candidate
 from serving.sampling.device.counts import Fill, TokenCounts
 from serving.sampling.device.settings import Int32s, Profile, masks_of, profile_of
 from serving.sampling.logprobs import MAX_LOGPROBS
 from serving.steps import SampledToken
 
+# Rows that are sorted at once: 20 MB for a vocabulary of 150,000.
+_SORTED_AT_ONCE = 8
 _LISTS = ("adjusted", "cut", "counted")
 
 
@@ -37,8 +43,9 @@ def sampler_bytes(vocab: int, max_samples: int) -> int:
 class _Batch:
     """The sequences of a step and what is the same in all steps with the same ones.
 
-    rows by what is done with them: drawn, adjusted, cut, counted, masked, reported
-    biases, reported_ids: on the device, None where no row has any
+    rows by what is done with them: drawn, adjusted, cut, counted, masked, reported, searched (those of beam searches)
+    biases, reported_ids, searched_ids: on the device, None where no row has any
+    candidates: the most that a searched row reports
     """
 
     sequences: tuple[Sequence, ...]
@@ -48,6 +55,9 @@ class _Batch:
     biases: Biases | None
     reported: list[int]
     reported_ids: torch.Tensor | None
+    searched: list[int]
+    searched_ids: torch.Tensor | None
+    candidates: int
 
 
 @dataclass(slots=True, eq=False)
@@ -61,6 +71,7 @@ class Work:
     new_settings: bool
     tokens: torch.Tensor
     logprobs: tuple[torch.Tensor, ...] = field(default=())
+    candidates: tuple[torch.Tensor, ...] = field(default=())
 
     def answers(self) -> list[SampledToken]:
         """Return one answer per sequence, in their order: a token, or the reason why there is none."""
@@ -73,9 +84,20 @@ class Work:
                     count = self.batch.sequences[row].request.sampling.logprobs
                     top = tuple(zip(ids[place][:count], values[place][:count], strict=True))
                     out[row] = SampledToken(tokens[row], TokenLogprob(tokens[row], own[place][0], top))
+        if self.candidates:
+            values, ids = (part.tolist() for part in self.candidates)
+            for place, row in enumerate(self.batch.searched):
+                found = zip(ids[place], values[place], strict=True)
+                out[row] = replace(out[row], candidates=self._of_group(row, found))
         for row, error in self.errors.items():
             out[row] = SampledToken(None, error=error)
         return out
+
+    def _of_group(self, row: int, found: Iterable[Candidate]) -> tuple[Candidate, ...]:
+        """Return as many of a row's candidates as its group wants, without those that its grammar forbids."""
+        group = self.batch.sequences[row].group
+        assert group is not None
+        return tuple(pair for pair in islice(found, group.candidates) if math.isfinite(pair[1]))
 
 
 class DeviceSampler:
@@ -120,7 +142,7 @@ class DeviceSampler:
         masks, errors = None, {}
         if batch.masked:
             masks = np.empty((len(batch.masked), self._no_masks.shape[1]), np.int32)
-            errors = masks_of(batch.masked, sequences, masks)
+            errors = masks_of(batch.masked, sequences, masks, self._vocab)
         self._answers.reverse()
         return Work(batch, fills, masks, errors, batch is not last, self._answers[0])
 
@@ -149,6 +171,8 @@ class DeviceSampler:
         work.tokens.copy_(self.tokens, non_blocking=True)
         if batch.reported_ids is not None:
             work.logprobs = self._report(logits, batch.reported_ids)
+        if batch.searched_ids is not None:
+            work.candidates = self._search(logits, batch)
 
     def _report(self, logits: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Start the copies of the rows' log-probabilities, before any setting changed them: of the tokens [rows, 1],
@@ -156,7 +180,23 @@ class DeviceSampler:
         raw = torch.log_softmax(logits[rows].float(), -1)
         own = raw.gather(1, self.tokens[rows].clamp(min=0).long()[:, None])
         best = raw.topk(min(MAX_LOGPROBS, self._vocab), -1)
-        parts = (own, best.values, best.indices)
+        return self._to_host(own, best.values, best.indices)
+
+    def _search(self, logits: torch.Tensor, batch: _Batch) -> tuple[torch.Tensor, ...]:
+        """Start the copies of values and ids [rows, candidates] of the likeliest tokens of searched rows, equal ones in
+        order of their ids; -inf where a grammar forbids a token."""
+        assert batch.searched_ids is not None
+        found = []
+        for first in range(0, len(batch.searched), _SORTED_AT_ONCE):
+            raw = torch.log_softmax(logits[batch.searched_ids[first : first + _SORTED_AT_ONCE]].float(), -1)
+            for place, row in enumerate(batch.searched[first : first + _SORTED_AT_ONCE]):
+                if row in batch.masked:
+                    raw[place].masked_fill_(self._adjusted[row] == -torch.inf, -torch.inf)
+            found.append([part[:, : batch.candidates] for part in raw.sort(dim=-1, descending=True, stable=True)])
+        return self._to_host(*map(torch.cat, zip(*found, strict=True)))
+
+    def _to_host(self, *parts: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Start the copies of these to memory of the host, which is pinned where that matters."""
         pinned = self._device.type == "cuda"
         out = tuple(torch.empty(part.shape, dtype=part.dtype, pin_memory=pinned) for part in parts)
         for host, part in zip(out, parts, strict=True):
@@ -167,6 +207,7 @@ class DeviceSampler:
         profiles = [profile_of(sequence, self._vocab) for sequence in sequences]
         rows = list(enumerate(profiles))
         reported = [row for row, s in enumerate(sequences) if s.request.sampling.logprobs is not None]
+        groups = {row: s.group for row, s in enumerate(sequences) if s.group is not None}
         return _Batch(
             sequences,
             drawn=[row for row, profile in rows if profile.drawn],
@@ -175,6 +216,9 @@ class DeviceSampler:
             biases=self._biases(profiles),
             reported=reported,
             reported_ids=upload(np.array(reported, np.int64), self._device) if reported else None,
+            searched=list(groups),
+            searched_ids=upload(np.array(list(groups), np.int64), self._device) if groups else None,
+            candidates=max((group.candidates for group in groups.values()), default=0),
         )
 
     def _biases(self, profiles: list[Profile]) -> Biases | None:

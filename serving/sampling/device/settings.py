@@ -79,7 +79,7 @@ def _make(params: SamplingParams, prompt_tokens: int, vocab: int) -> Profile:
     return profile
 
 
-def masks_of(rows: list[int], sequences: tuple[Sequence, ...], bits: Int32s) -> dict[int, ConstraintFailed]:
+def masks_of(rows: list[int], sequences: tuple[Sequence, ...], bits: Int32s, vocab: int) -> dict[int, ConstraintFailed]:
     """Write the masks of `rows` to bits [rows, words]. Returns why a grammar failed, by row.
 
     The mask of a grammar that failed, and of a sequence that has ended, allows everything.
@@ -87,13 +87,12 @@ def masks_of(rows: list[int], sequences: tuple[Sequence, ...], bits: Int32s) -> 
     errors: dict[int, ConstraintFailed] = {}
     for place, row in enumerate(rows):
         sequence = sequences[row]
-        profile = sequence.sampler
-        assert isinstance(profile, Profile)
         bits[place] = -1
         if sequence.status is Status.FINISHED:
             continue
         try:
-            bits[place] = profile.allowed_bits(sequence)
+            # Made anew where a beam goes on from another's text.
+            bits[place] = profile_of(sequence, vocab).allowed_bits(sequence)
         except ConstraintFailed as error:
             errors[row] = error
     return errors

@@ -84,6 +84,15 @@ def test_a_limit_that_is_too_high_is_refused_with_the_limit() -> None:
     assert "1,000,000" in refusal.value.message and refusal.value.field == "max_tokens"
 
 
+def test_all_that_is_computed_is_set_aside_whatever_is_returned() -> None:
+    assert parsed(n=2, best_of=5, max_tokens=10, prompt=["a", "b"]).worst_tokens(1000) == 2 * 5 * 10
+    assert parsed(n=2, best_of=4, max_tokens=10, use_beam_search=True).worst_tokens(1000) == 4 * 10
+    for wrong in ({"n": 3, "best_of": 2}, {"best_of": 0}, {"best_of": 129}, {"best_of": True}, {"best_of": "4"}):
+        with pytest.raises(Refusal) as refusal:
+            parsed(**wrong)
+        assert refusal.value.field == "best_of"
+
+
 def parsed(headers: dict[bytes, bytes] | None = None, **changes: object) -> PredictionRequest:
     return parse_prediction_request(body(**changes), headers or {}, chat=False)
 

@@ -89,7 +89,9 @@ async def test_revoked_and_unknown_versions_are_refused(world: World) -> None:
         b'{"model": "maker/thing", "messages": [{"role":"user","content":"x"}], "n": 0}',
         b'{"model": "maker/thing", "messages": [{"role":"user","content":"x"}], "n": 129}',
         b'{"model": "maker/thing", "messages": [{"role":"user","content":"x"}], "n": true}',
-        b'{"model": "maker/thing", "messages": [{"role":"user","content":"x"}], "n": 2, "best_of": 3}',
+        b'{"model": "maker/thing", "messages": [{"role":"user","content":"x"}], "n": 2, "best_of": 1}',
+        b'{"model": "maker/thing", "messages": [{"role":"user","content":"x"}], "best_of": 129}',
+        b'{"model": "maker/thing", "messages": [{"role":"user","content":"x"}], "best_of": true}',
     ],
 )
 async def test_nonsense_is_400_in_openais_envelope(world: World, body: bytes) -> None:

@@ -225,3 +225,24 @@ async def test_the_observer_is_told_which_answer_of_a_closed_set_was_given(contr
         assert (await told(max_tokens=3))[1] is None, "cut off"
         assert (await told(n=2))[1] is None, "two answers have no one place"
         assert (await told("append"))[1] is None, "free text"
+
+
+async def test_a_beam_search_stays_within_the_contract_and_is_free_when_the_contract_cuts_it(contracted: Tiny) -> None:
+    recorder = Recorder()
+    async with serving(contracted, observer=recorder) as server:
+
+        async def search(model: str, **more: Any) -> list[dict[str, Any]]:
+            body = {"model": model, "messages": ASK, "use_beam_search": True, "best_of": 4, **more}
+            answer = await server.http.post("/v1/chat/completions", json=body)
+            assert answer.status_code == 200, answer.text
+            return answer.json()["choices"]  # type: ignore[no-any-return]
+
+        for choice in await search("single", n=4):
+            assert choice["logprobs"] is None and set(json.loads(choice["message"]["content"])) == {"a", "n"}
+        (best,) = await search("single")
+        (cut,) = await search("short")
+        assert cut["finish_reason"] == "length"
+    (_, four, _), (_, one, _), (_, none, _) = recorder.finished
+    assert four.completion_tokens == one.completion_tokens > 0 and none.completion_tokens == 0
+    place = closed_answers(SCHEMA).index(canonical_answer(json.loads(best["message"]["content"])))
+    assert recorder.answers == [None, place, None]

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from serving.core import SamplingParams
-from tests.serving.runner.overlapping import NOT_FINITE, Asked, Chain, expected, make_runner, run
+from tests.serving.runner.overlapping import NOT_FINITE, Asked, Chain, Only, beams, expected, make_runner, run
 
 # One entry or more for each way in which a setting decides on tokens.
 SETTINGS: dict[str, SamplingParams] = {
@@ -36,6 +36,8 @@ SETTINGS: dict[str, SamplingParams] = {
 
 def every_field_of_the_parameters_is_in_a_case(folder: Path) -> None:
     for field in fields(SamplingParams):
+        if field.name == "beam":  # in a case of its own
+            continue
         assert any(getattr(one, field.name) != field.default for one in SETTINGS.values()), field.name
 
 
@@ -82,6 +84,30 @@ def drafts_change_no_token_and_penalties_and_grammars_get_none(folder: Path) -> 
     assert len(found.drafted) > 5 and found.ahead & in_turn
 
 
+def beam_searches_give_the_reference_s_answers_beside_others_and_after_a_new_beginning(folder: Path) -> None:
+    runner = make_runner(folder)
+    beside = [
+        Asked("search", range(5, 12), beams(3, search={"early_stopping": "never"}, logprobs=1), 5),
+        Asked("drawn grammar", range(5, 9), SETTINGS["drawn grammar"], 6),
+    ]
+    short = [
+        Asked("free", range(3, 9), beams(2, ignore_eos=True), 14),
+        Asked("bound", range(4, 11), beams(2, constraint=Chain(259), ignore_eos=True), 14),
+    ]
+    for asked, blocks in ((beside, 60), (short, 11)):
+        found = run(runner, asked, 1, blocks)
+        found.check(expected(runner, asked))
+        assert found.ahead <= {"drawn grammar"}, "a step of a search needs the candidates of the last"
+        assert bool(found.preemptions) == (blocks == 11)
+
+
+def a_beam_that_is_not_finite_ends_its_search(folder: Path) -> None:
+    runner = make_runner(folder)
+    asked = [Asked("search", range(3, 9), beams(2, constraint=Only(NOT_FINITE)), 5)]
+    found = run(runner, asked, 1)
+    assert found.answers["search"].reason == "NonFiniteOutput" and not found.answers["search"].tokens
+
+
 def _mixed(turn: int) -> list[Asked]:
     """Return a request for each setting; their lengths differ, so that they change places while they run."""
     return [
@@ -98,6 +124,8 @@ CASES = (
     all_settings_share_their_steps,
     a_preempted_request_gives_the_tokens_that_it_would_have_given,
     drafts_change_no_token_and_penalties_and_grammars_get_none,
+    beam_searches_give_the_reference_s_answers_beside_others_and_after_a_new_beginning,
+    a_beam_that_is_not_finite_ends_its_search,
 )
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import torch
 from torch.nn import functional
 
 from lora_kernels import AdapterPool, BatchMetadata
-from serving.core import AdapterRef, Delta, Request, SamplingParams, TokenLogprob, Usage
+from serving.core import AdapterRef, BeamParams, Delta, Request, SamplingParams, TokenLogprob, Usage
 from serving.core import Sequence as Running
 from serving.engine import Engine
 from serving.errors import EngineError, NonFiniteOutput
@@ -32,11 +32,13 @@ from serving.models.llama_gpu import DeviceStep, GpuLlama
 from serving.runner.graphs import CudaGraphs
 from serving.runner.head import GpuStep
 from serving.sampling import sample
+from serving.sampling.beams import BeamSearch
+from serving.sampling.candidates import likeliest
 from serving.sampling.logprobs import token_logprobs
 from serving.scheduler.limits import Limits
 from serving.scheduler.planner import Planner
 from serving.speculation import Drafter, Offer, Source
-from serving.steps import StepPlan
+from serving.steps import SampledToken, StepPlan
 from tests.serving.engine.fakes import NoAdapters
 from tests.serving.runner.gpu_cases import DEVICE, INTERPRETED, Launching
 from tests.serving.runner.recorded_graphs import RecordedGraphs
@@ -63,16 +65,19 @@ class Asked:
 
 @dataclass(frozen=True)
 class Answer:
-    """A completion's tokens, why it ended, and the log-probabilities of its tokens and of its prompt."""
+    """A completion's tokens, why it ended, the log-probabilities of its tokens and of its prompt, and the tokens of
+    other completions of the same search."""
 
     tokens: tuple[int, ...]
     reason: str
     logprobs: tuple[TokenLogprob, ...] = ()
     scored: tuple[TokenLogprob, ...] = ()
+    others: tuple[tuple[int, ...], ...] = ()
 
     def check(self, expected: Answer) -> None:
         """Raise AssertionError unless both are the same, log-probabilities but for rounding."""
         assert (self.tokens, self.reason) == (expected.tokens, expected.reason), (self, expected)
+        assert self.others == expected.others
         for mine, theirs in ((self.logprobs, expected.logprobs), (self.scored, expected.scored)):
             for left, right in zip(mine, theirs, strict=True):
                 assert left.token_id == right.token_id and abs(left.logprob - right.logprob) < 1e-3
@@ -118,6 +123,25 @@ class Chain:
         allowed = np.zeros(-(-self._vocab // 32) * 32, np.bool_)
         allowed[: self._vocab] = ~self.forbidden()
         return np.packbits(allowed, bitorder="little").view(np.int32)
+
+
+class Only(Chain):
+    """A grammar of one token, for ever."""
+
+    def __init__(self, token: int) -> None:
+        super().__init__(259)
+        self._token = token
+
+    def begin(self) -> Only:
+        return Only(self._token)
+
+    def forbidden(self) -> np.ndarray:
+        return np.arange(259) != self._token
+
+
+def beams(width: int, search: dict[str, Any] | None = None, **settings: Any) -> SamplingParams:
+    """Return the settings of a beam search that returns all its beams."""
+    return SamplingParams(temperature=0, beam=BeamParams(width, width, **search or {}), **settings)
 
 
 class Digits:
@@ -209,7 +233,9 @@ class _Collected(RequestHandle):
         tokens = tuple(token for delta in deltas for token in delta.token_ids)
         entries = tuple(entry for delta in deltas for entry in delta.logprobs)
         scored = tuple(entry for delta in deltas for entry in delta.prompt_logprobs)
-        return Answer(tokens, type(errors[0]).__name__ if errors else str(deltas[-1].finish_reason), entries, scored)
+        reason = type(errors[0]).__name__ if errors else str(deltas[-1].finish_reason)
+        others = tuple(other.token_ids for delta in deltas for other in delta.others)
+        return Answer(tokens, reason, entries, scored, others)
 
 
 @cache
@@ -286,7 +312,30 @@ def run(
 
 def expected(runner: Watched, asked: Sequence[Asked]) -> dict[str, Answer]:
     """Return what plain torch answers to each request alone."""
-    return {one.name: _expected(cast(Shortsighted, runner.model), one) for one in asked}
+    model = cast(Shortsighted, runner.model)
+    return {one.name: (_expected_search if one.sampling.beam else _expected)(model, one) for one in asked}
+
+
+def _expected_search(model: Shortsighted, one: Asked) -> Answer:
+    params, start = one.sampling, [*one.prompt]
+    assert params.beam is not None
+    search = BeamSearch(params.beam, frozenset[int]() if params.ignore_eos else frozenset({EOS}), one.count)
+    texts = [start]
+    while texts:
+        rows = []
+        for text in texts:
+            row = torch.log_softmax(model.row(text[-1], len(text) - 1).cpu()[0], -1)
+            reported = TokenLogprob(0, 0.0, likeliest(row, params.logprobs or 0)) if params.logprobs else None
+            if params.constraint is not None:
+                state = params.constraint.begin()
+                state.accept(text[len(start) :])
+                row = row.masked_fill(torch.from_numpy(state.forbidden()), -torch.inf)
+            rows.append(SampledToken(0, reported, candidates=likeliest(row, search.candidates)))
+        texts = [[*texts[choice.parent], choice.token] for choice in search.advance(rows)]
+    found = [tuple(entry.token_id for entry in one.entries) for one in search.complete]
+    best = search.complete[0]
+    entries = () if params.logprobs is None else best.entries
+    return Answer(found[0], "stop" if best.ended else "length", entries, others=tuple(found[1:]))
 
 
 def _expected(model: Shortsighted, one: Asked) -> Answer:
