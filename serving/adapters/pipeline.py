@@ -11,12 +11,12 @@ from lora_kernels import AdapterTensors, LoraKernelError
 from serving.adapter_stats import AdapterCounters
 from serving.adapters.gate import Gate
 from serving.adapters.host import HostCopy, HostLevel
-from serving.adapters.policy import EvictionCost, UsageRates
 from serving.adapters.residents import ResidentSet
 from serving.adapters.source import AdapterSource
 from serving.adapters.state import Entry, LoadProfile, State, WaitingQueue
 from serving.adapters.workers import LoadWorkers
 from serving.errors import AdapterUnavailable, EngineError
+from serving.eviction import EvictionCost, UsageRates
 
 _PROFILES_KEPT = 100_000
 Failure = tuple[str, EngineError]
@@ -33,7 +33,7 @@ class LoadPipeline:
         self,
         residents: ResidentSet,
         source: AdapterSource,
-        rates: UsageRates,
+        rates: UsageRates[str],
         counters: AdapterCounters,
         clock: Callable[[], float],
         *,

@@ -310,7 +310,7 @@ class Planner:
 
     def check_integrity(self) -> None:
         """Raise AssertionError when sequences, queue and pool disagree."""
-        self.tables.check_integrity(self.running)
+        self.tables.check_integrity(self.running, ())
         self.waiting.check_integrity()
         assert len(self.running) <= self.limits.max_num_seqs
         for sequence in self.running:

@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from serving.adapters.policy import EvictionCost, GreedyDual, UsageRates, load_order
+from serving.adapters.policy import load_order
+from serving.eviction import EvictionCost, GreedyDual, UsageRates
 
 MIB = 1 << 20
 ONE = EvictionCost(seconds=0.02, bytes=10 * MIB)
