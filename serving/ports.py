@@ -11,6 +11,7 @@ from lora_kernels import AdapterPool
 from serving.adapter_stats import AdapterCounters, AdapterGauges, LevelSeconds
 from serving.core import AdapterRef
 from serving.errors import EngineError
+from serving.kv.stores import BlockCopies
 from serving.steps import Residency, StepRunner
 from serving.trace import Tracer
 
@@ -19,9 +20,13 @@ class Runner(StepRunner, Protocol):
     """A `StepRunner` over one base model. Belongs to the engine thread.
 
     trace: receives the times of a step's parts
+    kv: the memory of KV blocks, one block at a time
     """
 
     trace: Tracer
+
+    @property
+    def kv(self) -> BlockCopies: ...
 
     @property
     def vocab_size(self) -> int: ...

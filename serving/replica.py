@@ -24,6 +24,7 @@ from serving.engine import Engine
 from serving.engine.sharing import Boundary, SharedMemory, boundary_between
 from serving.errors import ConfigError
 from serving.kv.pool import BlockPool
+from serving.kv_levels import build_tiers
 from serving.memory import available_bytes
 from serving.models.config import ModelConfig
 from serving.models.llama import pool_spec
@@ -223,6 +224,7 @@ def build_engine(config: ServingConfig, base: Base, source: AdapterSource, *, mu
         ),
         adapters,
     )
+    tiers = build_tiers(config, device, pool, runner.kv, memory.block_bytes)
     planner = Planner(
         config.limits,
         pool,
@@ -231,6 +233,7 @@ def build_engine(config: ServingConfig, base: Base, source: AdapterSource, *, mu
         targets=config.targets,
         drafter=Drafter(base.tokenizer.eos_token_ids),
         max_draft_rows=runner.max_draft_rows,
+        tiers=tiers,
     )
     if runner.paces_loads and config.thread_count >= available_cores():
         adapters.gate.load_pause = _LOAD_PAUSE

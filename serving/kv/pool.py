@@ -104,6 +104,10 @@ class BlockPool:
             out.append(block)
         return out
 
+    def block_of(self, key: bytes) -> int | None:
+        """Return the published block of this key."""
+        return self._by_key.get(key)
+
     def nearest(self, parent: bytes, tokens: Sequence[int]) -> tuple[int, int] | None:
         """Return the published block behind the key `parent` that begins most like `tokens`, and how many tokens agree;
         None where not even the first does."""
@@ -129,10 +133,14 @@ class BlockPool:
     def take(self, blocks: Sequence[int]) -> None:
         """Add a user to blocks found by `match`."""
         for block in blocks:
-            if self._blocks[block].users == 0:
-                del self._cached[block]
-            self._blocks[block].users += 1
+            self.hold(block)
         self.hits += len(blocks)
+
+    def hold(self, block: int) -> None:
+        """Add a user to a published block that is to be found later."""
+        if self._blocks[block].users == 0:
+            del self._cached[block]
+        self._blocks[block].users += 1
 
     def publish(self, block: int, content: Content) -> None:
         """Make a full, computed block findable. A second block of the same content stays private to its user."""
