@@ -70,7 +70,7 @@ class ServingConfig:
     prefix_caching: Annotated[bool, "reuse the KV of shared prefixes"] = True
     kv_disk: Annotated[
         Path | None,
-        "folder on a fast local disk for KV that the cache evicts, encrypted; nothing in it outlives the replica",
+        "folder on a fast disk for KV that the cache evicts, encrypted; nothing there outlives the replica",
     ] = None
     kv_disk_gb: Annotated[float, "how much of that disk to use, in GB"] = 0.0
     kv_host_gb: Annotated[float, "host memory for KV that a GPU's cache evicts, in GB"] = 0.0

@@ -1,0 +1,90 @@
+"""A replica whose KV pool is too small for its documents, with a disk below it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from serving.errors import AdapterRevoked
+from serving.kv.level import Level
+from tests.serving.harness import Running, running
+from tests.serving.tiny import Tiny
+
+# Of 25 blocks each; the pool holds 85.
+DOCUMENTS = [[3 + (17 * n + 7 * i + i * i) % 250 for i in range(402)] for n in range(6)]
+
+
+@pytest.fixture
+async def run(tiny: Tiny, tmp_path: Path) -> AsyncIterator[Running]:
+    settings = {"kv_cache_mb": 1, "elastic_memory": False, "kv_disk": tmp_path, "kv_disk_gb": 0.02}
+    async with running(tiny, **settings) as run:
+        # On this model computing is as fast as a disk: restored wherever there is something to restore.
+        run.engine.planner.restores.tiers.levels[0].seconds_each = 0.0
+        yield run
+    assert not list(tmp_path.iterdir())
+
+
+def disk(run: Running) -> Level:
+    (level,) = run.engine.planner.restores.tiers.levels
+    return level
+
+
+async def ask(run: Running, document: list[int], adapter: str | None = None, scope: str = "scope") -> tuple[list[int], int]:
+    """Return the tokens of an answer, and how many of the prompt were cached."""
+    deltas = await run.run(run.request(document, adapter, tokens=6, scope=scope))
+    return [token for delta in deltas for token in delta.token_ids], deltas[-1].usage.cached_tokens
+
+
+async def fill(run: Running, adapter: str | None = None) -> list[list[int]]:
+    """Ask about every document, so that the first are spilled."""
+    answers = [(await ask(run, document, adapter))[0] for document in DOCUMENTS]
+    await saved(run)
+    return answers
+
+
+async def saved(run: Running) -> None:
+    """Return when no block is on its way to the disk."""
+    for _ in range(500):
+        if all(copy.state.value == "spilled" for copy in list(disk(run).copies.values())):
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("the disk did not come to rest")
+
+
+async def test_a_restored_prefix_gives_the_same_tokens_and_is_billed_as_cached(run: Running) -> None:
+    before = await fill(run)
+    assert disk(run).counts.spilled_blocks >= 50
+    for document, tokens in zip(DOCUMENTS, before, strict=True):
+        again, cached = await ask(run, document)
+        assert again == tokens
+        assert cached >= 25 * 16 - 5 * 16  # a quarter of the pool is the most that is restored
+        await saved(run)
+    assert disk(run).counts.restored_blocks > 50
+    await run.settled()
+
+
+async def test_no_prefix_crosses_scope_or_adapter_on_the_disk(run: Running) -> None:
+    await fill(run, "r4")
+    restored = disk(run).counts.restored_blocks
+    for adapter, scope in (("r4", "another"), ("r8-attention", "scope"), (None, "scope")):
+        _, cached = await ask(run, DOCUMENTS[0], adapter, scope)
+        assert cached == 0
+    assert disk(run).counts.restored_blocks == restored
+    _, cached = await ask(run, DOCUMENTS[1], "r4")
+    assert cached > 0
+
+
+async def test_a_revoked_adapter_leaves_nothing_that_opens(run: Running) -> None:
+    await fill(run, "r4")
+    digest = run.digest("r4")
+    assert digest is not None and disk(run).copies
+    await asyncio.wrap_future(run.engine.revoke(digest))
+    assert not disk(run).copies and not len(disk(run).store.keys)
+    with pytest.raises(AdapterRevoked):
+        await ask(run, DOCUMENTS[0], "r4")
+    await asyncio.wrap_future(run.engine.readmit(digest))
+    _, cached = await ask(run, DOCUMENTS[0], "r4")
+    assert cached == 0
