@@ -61,10 +61,10 @@ class DiskStore:
 
     def __init__(self, folder: Path, size: int, block_bytes: int, allocate: Allocate) -> None:
         self.block_bytes = block_bytes
-        self._slot_bytes = -(-(block_bytes + TAG_BYTES) // ALIGNED) * ALIGNED
-        self.slots = size // self._slot_bytes
+        self.slot_bytes = -(-(block_bytes + TAG_BYTES) // ALIGNED) * ALIGNED
+        self.slots = size // self.slot_bytes
         if self.slots < 1:
-            raise ConfigError(f"--kv-disk-gb: one block takes {self._slot_bytes / 1e9:.3f} GB")
+            raise ConfigError(f"--kv-disk-gb: one block takes {self.slot_bytes / 1e9:.3f} GB")
         self.typical_seconds = block_bytes / _TYPICAL_RATE
         self.on_arrival: Callable[[], None] = lambda: None
         self.file = SpillFile(folder, size)
@@ -133,9 +133,13 @@ class DiskStore:
     def release(self, slot: int) -> None:
         """Give back the frame of a load."""
         frame = self._data.pop(slot)
-        if self._saved[slot][0].place is None:
+        if self.key_of(slot).place is None:
             self._loading.wipe([frame])
         self._loading.give(frame)
+
+    def key_of(self, slot: int) -> BlockKey:
+        """Return the key under which a saved block lies."""
+        return self._saved[slot][0]
 
     def source(self, slot: int) -> None:
         """Return None: there is no level below."""
@@ -186,7 +190,7 @@ class DiskStore:
     # -- the workers ------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        buffer = memoryview(mmap.mmap(-1, self._slot_bytes))
+        buffer = memoryview(mmap.mmap(-1, self.slot_bytes))
         while (job := self._next()) is not None:
             began = time.perf_counter()
             try:
@@ -214,10 +218,10 @@ class DiskStore:
     def _write(self, job: _Job, buffer: memoryview) -> None:
         sealed = buffer[: self.block_bytes + TAG_BYTES]
         self.keys.cipher(job.key).encrypt_into(job.nonce, self._saving.view(job.frame), job.content.key, sealed)
-        self.file.write(buffer, job.slot * self._slot_bytes)
+        self.file.write(buffer, job.slot * self.slot_bytes)
 
     def _read(self, job: _Job, buffer: memoryview) -> None:
         cipher = self.keys.cipher(job.key)
-        self.file.read(buffer, job.slot * self._slot_bytes)
+        self.file.read(buffer, job.slot * self.slot_bytes)
         sealed = buffer[: self.block_bytes + TAG_BYTES]
         cipher.decrypt_into(job.nonce, sealed, job.content.key, self._loading.view(job.frame))

@@ -26,7 +26,7 @@ class Tiers:
     def __init__(self, pool: BlockPool, stores: Sequence[BlockStore] = (), copies: BlockCopies | None = None) -> None:
         if stores and copies is None:
             raise ValueError("levels need the means to copy blocks")
-        self.pool, self._copies = pool, copies
+        self.pool, self.copies = pool, copies
         blocks = pool.num_blocks + sum(store.slots for store in stores)
         self.rates = UsageRates[bytes](remembered=_REMEMBERED * blocks)
         self.levels: list[Level] = []
@@ -50,10 +50,10 @@ class Tiers:
 
     def spill(self, block: int, content: Content, worth: Worth, now: float) -> None:
         """Keep what a cached block of the pool holds, if it is worth it; the block may be overwritten after."""
-        if self._copies is not None:
+        if self.copies is not None:
             if not self.rates.rate(content.key, now):
                 self.rates.use(content.key, now)  # it was computed
-            self._keep(self.levels, content, worth, partial(self._copies.save, block), now)
+            self._keep(self.levels, content, worth, partial(self.copies.save, block), now)
 
     def holds(self, key: bytes) -> bool:
         """Return whether any level has, or is about to have, the block. Safe from any thread."""
@@ -120,13 +120,13 @@ class Tiers:
 
     def _place(self, level: Level, copy: Copy, data: memoryview, now: float) -> None:
         """Copy a loaded block into the pool, where it is cached; it is dropped where the pool has no room."""
-        assert self._copies is not None
+        assert self.copies is not None
         wanted = not copy.dead and self.pool.block_of(copy.content.key) is None and self.pool.available > 0
         if not wanted:
             level.placed(copy, now, restored=False)
             return
         (block,) = self.pool.allocate(1)
-        ended = self._copies.restore(block, data)
+        ended = self.copies.restore(block, data)
         self.pool.restore(block, copy.content)
         self.pool.release([block])
         if ended is None:

@@ -119,15 +119,20 @@ class Restores:
             return False
         if sequence not in self._restores:
             self._decide(sequence, 0.0)
-        restore = self._restores.get(sequence)
-        if restore is None or restore.ended:
+        if not self.restoring(sequence):
             return False
+        restore = self._restores[sequence]
         if seat and restore.turn_at is None:
             restore.turn_at = now
         if restore.turn_at is not None and now - restore.turn_at > restore.patience:
             self._give_up(restore)
             return False
         return True
+
+    def restoring(self, sequence: Sequence) -> bool:
+        """Return whether the restore of a sequence is under way."""
+        restore = self._restores.get(sequence)
+        return restore is not None and not restore.ended
 
     def started(self, sequence: Sequence, now: float) -> None:
         """Note that a sequence has started: it holds the restored blocks itself, and they were of use."""
@@ -278,6 +283,11 @@ class Restores:
     def held(self) -> list[int]:
         """The blocks held for waiting sequences, once for each."""
         return [block for restore in self._restores.values() for block in restore.held]
+
+    def check_patience(self, now: float) -> None:
+        """Raise AssertionError when a sequence whose turn has come still waits although its patience is over."""
+        for restore in self._restores.values():
+            assert restore.ended or restore.turn_at is None or now - restore.turn_at <= restore.patience
 
     def check_integrity(self, waiting: Iterable[Sequence]) -> None:
         """Raise AssertionError when something is held for a sequence that does not wait, or the levels disagree."""

@@ -32,7 +32,9 @@ def disk(run: Running) -> Level:
     return level
 
 
-async def ask(run: Running, document: list[int], adapter: str | None = None, scope: str = "scope") -> tuple[list[int], int]:
+async def ask(
+    run: Running, document: list[int], adapter: str | None = None, scope: str = "scope"
+) -> tuple[list[int], int]:
     """Return the tokens of an answer, and how many of the prompt were cached."""
     deltas = await run.run(run.request(document, adapter, tokens=6, scope=scope))
     return [token for delta in deltas for token in delta.token_ids], deltas[-1].usage.cached_tokens

@@ -47,6 +47,8 @@ def test_random_traces_end_with_everyone_served_fairly_and_nothing_leaked() -> N
         "aged",
         "cached_tokens",
         "accepted",
+        "restored",
+        "given_up",
     ):
         assert sum(getattr(outcome, what) for outcome in outcomes) > 0, what
     assert max(outcome.largest_gap_share for outcome in outcomes) > 0.1
