@@ -75,6 +75,15 @@ class GreedyDual(Generic[K]):
         mebibytes = max(cost.bytes, 1) / (1 << 20)
         return self.clock + self.rates.rate(key, now) * max(cost.seconds, 1e-6) / mebibytes
 
+    def admits(self, key: K, cost: EvictionCost, now: float) -> bool:
+        """Return whether a newcomer is worth at least as much as the next victim. One that is not is the victim itself:
+        the clock rises to its priority, so that keys which were popular once age by those that are turned away too."""
+        worst, priority = self.peek(), self.priority(key, cost, now)
+        if worst is None or priority >= worst[1]:
+            return True
+        self.clock = priority
+        return False
+
     def release(self, key: K, cost: EvictionCost, now: float) -> None:
         """Allow `key` to be evicted from now on."""
         priority = self.priority(key, cost, now)

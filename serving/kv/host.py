@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from serving.kv.content import Content
 from serving.kv.frames import Allocate, Frames
-from serving.kv.stores import Ended, Finished, Source
+from serving.kv.stores import Ended, Finished, Source, wait_for
 
 # A PCIe link of the slower kind, until the scheduler has measured the first copies.
 _TYPICAL_RATE = 2e10
@@ -94,5 +94,6 @@ class HostStore:
         self._forgotten |= {slot for slot, content in self._contents.items() if content.digest == digest}
 
     def close(self) -> None:
-        """Zero everything. The engine has no step in flight any more."""
+        """Wait for the copies that run, and zero everything."""
+        wait_for(ended for ended, _ in self._saving)
         self._frames.wipe(list(range(self.slots)))

@@ -178,14 +178,12 @@ class Level:
 
     def _make_room(self, content: Content, worth: Worth, now: float) -> bool:
         """Evict the copy that is worth least, if it is worth less than the newcomer."""
-        worst = self._order.peek()
-        if worst is None:
+        if not worth.always and not self._order.admits(content.key, self._cost(worth), now):
             return False
-        key, priority = worst
-        if not worth.always and self._order.priority(content.key, self._cost(worth), now) <= priority:
+        victim = self._order.evict()
+        if victim is None:  # every slot is being written or read
             return False
-        self._order.evict()
-        copy = self.copies[key]
+        copy = self.copies[victim]
         source = self.store.source(copy.slot)
         if source is not None:
             self._demote(copy.content, copy.worth, source, now)

@@ -24,7 +24,7 @@ from serving.kv.block_keys import BlockKey, BlockKeys, KeyForgotten
 from serving.kv.content import Content
 from serving.kv.frames import Allocate, Frames
 from serving.kv.spill_file import ALIGNED, SpillFile
-from serving.kv.stores import Ended, Finished, Source
+from serving.kv.stores import Ended, Finished, Source, wait_for
 
 log = logging.getLogger(__name__)
 
@@ -158,6 +158,7 @@ class DiskStore:
 
     def close(self) -> None:
         """Wait for the copies that run, wipe keys and frames, and let go of the file."""
+        wait_for(ended for ended, _ in self._filling)
         with self._work:
             self._closing = True
             self._work.notify_all()

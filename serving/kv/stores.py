@@ -3,7 +3,8 @@ tests. Imports no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,6 +14,15 @@ from serving.kv.content import Content
 Ended = Callable[[], bool]
 # Writes the KV of one block to the given memory, of a block's bytes. None: it is there when the call returns.
 Source = Callable[[memoryview], Ended | None]
+
+_LOOK_SECONDS = 0.001
+
+
+def wait_for(copies: Iterable[Ended]) -> None:
+    """Wait until a device has ended its copies: at the end of a replica alone."""
+    for ended in copies:
+        while not ended():
+            time.sleep(_LOOK_SECONDS)
 
 
 class BlockCopies(Protocol):

@@ -13,7 +13,7 @@ from serving.eviction import UsageRates
 from serving.kv.content import Content
 from serving.kv.level import Copy, Level, LevelCounts, State, Worth
 from serving.kv.pool import BlockPool
-from serving.kv.stores import BlockCopies, BlockStore, Ended, Source
+from serving.kv.stores import BlockCopies, BlockStore, Ended, Source, wait_for
 
 # Uses are remembered for this many times the blocks of all levels, so that what comes back is not treated as new.
 _REMEMBERED = 4
@@ -104,6 +104,7 @@ class Tiers:
     def close(self) -> None:
         """Wait for copies that run; make everything unreadable."""
         self.pool.on_reclaim = None
+        wait_for(ended for ended, _, _ in self._placing)
         for level in self.levels:
             level.store.close()
 

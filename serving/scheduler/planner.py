@@ -279,7 +279,7 @@ class Planner:
         if sequence is None or sequence not in self.waiting or not self.residency.is_ready(sequence.digest):
             return
         seats = len(self.running) + 1 - self.limits.max_num_seqs
-        blocks = self.pool.blocks_for(sequence.length) + 1 - self.pool.available
+        blocks = self.pool.blocks_for(sequence.length) + 1 - self.pool.available - self.restores.held_for(sequence)
         for victim in victims_for(sequence, self.running, self.targets, step.now, seats, blocks):
             self._preempt(victim, step)
 

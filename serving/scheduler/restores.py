@@ -186,9 +186,10 @@ class Restores:
     def _reclaimed(self, block: int, content: Content) -> None:
         """Spill a cached block that the pool gives to another."""
         seconds = self._costs.prefill_seconds(_CHUNK, self._rank(content.digest), _CHUNK) / _CHUNK
-        worth = seconds * self._pool.block_size * _CLASS_WEIGHTS[content.latency_class]
         always = any(content.key in keys for keys in self._preempted.values())
-        self.tiers.spill(block, content, Worth(worth, always), self._now)
+        # What a preempted sequence held is as dear as the best class: its blocks shall not displace one another.
+        weight = _CLASS_WEIGHTS[LatencyClass.INTERACTIVE if always else content.latency_class]
+        self.tiers.spill(block, content, Worth(seconds * self._pool.block_size * weight, always), self._now)
 
     # -- what comes back --------------------------------------------------------------------------------------------
 
@@ -278,6 +279,11 @@ class Restores:
     def _budget(self) -> int:
         """How many blocks restores may hold."""
         return int(self._pool.limit * POOL_SHARE)
+
+    def held_for(self, sequence: Sequence) -> int:
+        """Return how many blocks are held for a waiting sequence."""
+        restore = self._restores.get(sequence)
+        return 0 if restore is None else len(restore.held)
 
     @property
     def held(self) -> list[int]:
