@@ -6,13 +6,14 @@ import logging
 
 import torch
 
+from serving.block_copies import BlockCopies
 from serving.config import ServingConfig
 from serving.errors import ConfigError
 from serving.kv.frames import Allocate
 from serving.kv.host import HostStore
 from serving.kv.pool import BlockPool
 from serving.kv.spill import DiskStore
-from serving.kv.stores import BlockCopies, BlockStore
+from serving.kv.stores import BlockStore
 from serving.kv.tiers import Tiers
 from serving.memory import available_bytes, mapped
 

@@ -9,9 +9,9 @@ from typing import Protocol
 
 from lora_kernels import AdapterPool
 from serving.adapter_stats import AdapterCounters, AdapterGauges, LevelSeconds
+from serving.block_copies import BlockCopies
 from serving.core import AdapterRef
 from serving.errors import EngineError
-from serving.kv.stores import BlockCopies
 from serving.steps import Residency, StepRunner
 from serving.trace import Tracer
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from serving.block_copies import Ended, Source, wait_for
 from serving.kv.content import Content
 from serving.kv.frames import Allocate, Frames
-from serving.kv.stores import Ended, Finished, Source, wait_for
+from serving.kv.stores import Finished
 
 # A PCIe link of the slower kind, until the scheduler has measured the first copies.
 _TYPICAL_RATE = 2e10

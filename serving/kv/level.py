@@ -11,9 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
+from serving.block_copies import Source
 from serving.eviction import EvictionCost, GreedyDual, UsageRates
 from serving.kv.content import Content
-from serving.kv.stores import BlockStore, Source
+from serving.kv.stores import BlockStore
 
 # Weight of the latest load in the measured seconds of one.
 _LATEST = 0.1

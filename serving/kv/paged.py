@@ -14,11 +14,11 @@ import torch
 from torch.nn import functional
 
 from lora_kernels.memory import lazy_zeros
+from serving.block_copies import Ended
 from serving.kv.eight_bits import FP8, dequantise, quantise
 from serving.kv.inputs import StepInputs
 from serving.kv.scores import Scores
 from serving.kv.shape import KVShape
-from serving.kv.stores import Ended
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -19,12 +19,13 @@ from pathlib import Path
 
 from cryptography.exceptions import InvalidTag
 
+from serving.block_copies import Ended, Source, wait_for
 from serving.errors import ConfigError
 from serving.kv.block_keys import BlockKey, BlockKeys, KeyForgotten
 from serving.kv.content import Content
 from serving.kv.frames import Allocate, Frames
 from serving.kv.spill_file import ALIGNED, SpillFile
-from serving.kv.stores import Ended, Finished, Source, wait_for
+from serving.kv.stores import Finished
 
 log = logging.getLogger(__name__)
 

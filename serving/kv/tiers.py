@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
+from serving.block_copies import BlockCopies, Ended, Source, wait_for
 from serving.eviction import UsageRates
 from serving.kv.content import Content
 from serving.kv.level import Copy, Level, LevelCounts, State, Worth
 from serving.kv.pool import BlockPool
-from serving.kv.stores import BlockCopies, BlockStore, Ended, Source, wait_for
+from serving.kv.stores import BlockStore
 
 # Uses are remembered for this many times the blocks of all levels, so that what comes back is not treated as new.
 _REMEMBERED = 4

@@ -64,7 +64,7 @@ class NoAdapters(FakeResidency):
 
 
 class NoCopies:
-    """`serving.kv.stores.BlockCopies` of blocks that nobody looks into."""
+    """`serving.block_copies.BlockCopies` of blocks that nobody looks into."""
 
     def save(self, block: int, out: memoryview) -> None: ...
     def restore(self, block: int, data: memoryview) -> None: ...

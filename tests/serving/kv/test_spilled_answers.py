@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from serving.errors import AdapterRevoked
+from serving.errors import AdapterRevoked, ConfigError
 from serving.kv.level import Level
+from serving.kv.spill import DiskStore
+from serving.runner.cpu import CpuRunner
+from serving.runner.torch_runner import TorchRunner
 from tests.serving.harness import Running, running
 from tests.serving.tiny import Tiny
 
@@ -17,10 +21,15 @@ from tests.serving.tiny import Tiny
 DOCUMENTS = [[3 + (17 * n + 7 * i + i * i) % 250 for i in range(402)] for n in range(6)]
 
 
-@pytest.fixture
-async def run(tiny: Tiny, tmp_path: Path) -> AsyncIterator[Running]:
+@pytest.fixture(params=["C kernels"])
+async def run(
+    request: pytest.FixtureRequest, tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Running]:
+    if request.param == "torch":
+        monkeypatch.setattr("serving.runner.load_library", lambda: None)
     settings = {"kv_cache_mb": 1, "elastic_memory": False, "kv_disk": tmp_path, "kv_disk_gb": 0.02}
     async with running(tiny, **settings) as run:
+        assert isinstance(run.engine.runner, TorchRunner if request.param == "torch" else CpuRunner)
         # On this model computing is as fast as a disk: restored wherever there is something to restore.
         run.engine.planner.restores.tiers.levels[0].seconds_each = 0.0
         yield run
@@ -56,6 +65,7 @@ async def saved(run: Running) -> None:
     raise AssertionError("the disk did not come to rest")
 
 
+@pytest.mark.parametrize("run", ["C kernels", "torch"], indirect=True)
 async def test_a_restored_prefix_gives_the_same_tokens_and_is_billed_as_cached(run: Running) -> None:
     before = await fill(run)
     assert disk(run).counts.spilled_blocks >= 50
@@ -84,9 +94,28 @@ async def test_a_revoked_adapter_leaves_nothing_that_opens(run: Running) -> None
     digest = run.digest("r4")
     assert digest is not None and disk(run).copies
     await asyncio.wrap_future(run.engine.revoke(digest))
-    assert not disk(run).copies and not len(disk(run).store.keys)
+    store = disk(run).store
+    assert isinstance(store, DiskStore)
+    assert not disk(run).copies and not len(store.keys)
     with pytest.raises(AdapterRevoked):
         await ask(run, DOCUMENTS[0], "r4")
     await asyncio.wrap_future(run.engine.readmit(digest))
     _, cached = await ask(run, DOCUMENTS[0], "r4")
     assert cached == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"kv_disk_gb": 1.0}, "one needs the other"),
+        ({"kv_disk": Path("/")}, "one needs the other"),
+        ({"kv_disk": Path("/"), "kv_disk_gb": 1.0, "prefix_caching": False}, "--no-prefix-caching"),
+        ({"kv_disk_gb": -1.0}, "at least 0"),
+        ({"kv_disk": Path("/missing"), "kv_disk_gb": 1.0}, "--kv-disk /missing: not a folder"),
+        ({"kv_host_gb": 1.0}, "raise --kv-cache-mb instead"),
+    ],
+)
+async def test_settings_that_cannot_work_end_the_start_by_name(tiny: Tiny, settings: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        async with running(tiny, **settings):
+            raise AssertionError("it started")

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from serving.block_copies import Source
 from serving.core import LatencyClass
 from serving.kv.content import Content
 from serving.kv.host import HostStore
@@ -19,7 +20,6 @@ from serving.kv.paged import PagedKV
 from serving.kv.pool import BlockPool
 from serving.kv.spill import DiskStore
 from serving.kv.storage import BlockedKV
-from serving.kv.stores import Source
 from serving.kv.tiers import Tiers
 
 SHAPE = SimpleNamespace(num_layers=2, num_heads=4, num_kv_heads=2, head_dim=16)

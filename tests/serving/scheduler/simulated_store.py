@@ -6,14 +6,15 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from serving.block_copies import Ended, Source
 from serving.kv.content import Content
-from serving.kv.stores import Ended, Finished, Source
+from serving.kv.stores import Finished
 
 STALL = 200.0
 
 
 class KeyCopies:
-    """`serving.kv.stores.BlockCopies` that copies one byte; a device ends a copy when the trace's next step has run."""
+    """`serving.block_copies.BlockCopies` that copy nothing; half of them end some steps later, as a device's do."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng, self.saves, self.restores = rng, 0, 0
