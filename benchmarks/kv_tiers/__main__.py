@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -108,10 +109,7 @@ def measure(folder: Path, disk: Path, count: int, rounds: int, draws: int) -> di
     assert digest is not None
     with replica(base, source, disk, count) as tiered, replica(base, source, None, count) as plain:
         out: dict[str, Any] = {"reading": asyncio.run(read(plain, tiered, count, rounds, draws))}
-        levels = tiered.planner.restores.tiers.counts()
-        out["levels"] = {name: {"spilled_bytes": one.spilled_bytes, "restored_bytes": one.restored_bytes,
-                                "restore_seconds": one.restore_seconds, "spills_dropped": one.spills_dropped}
-                         for name, one in levels.items()}  # fmt: skip
+        out["levels"] = {name: asdict(counts) for name, counts in tiered.planner.restores.tiers.counts().items()}
         out["privacy"] = asyncio.run(privacy.measure(tiered, digest))
     return out
 

@@ -58,6 +58,7 @@ class HostStore:
         """Lend a block: its data is here already."""
         self._lent.add(slot)
         self._done.append(Finished(slot, True, self.typical_seconds, self._frames.view(slot)))
+        self.on_arrival()
 
     def poll(self) -> list[Finished]:
         """Return the copies that ended since the last call."""

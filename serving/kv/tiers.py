@@ -79,14 +79,23 @@ class Tiers:
                 counts[place] += 1
         return sum(self.levels[place].seconds(count) for place, count in counts.items() if count)
 
-    def poll(self, now: float) -> None:
-        """Take over the copies that have ended: restored blocks are cached in the pool when this returns."""
+    @property
+    def loading(self) -> int:
+        """Number of blocks on their way to the pool that have no place there yet."""
+        return sum(level.loading for level in self.levels)
+
+    def poll(self, now: float) -> bool:
+        """Take over the copies that have ended: restored blocks are cached in the pool when this returns. Returns
+        whether there are any."""
         self._placing, placing = [], self._placing
         for ended, level, copy in placing:
             self._place_later(ended, level, copy, now)
+        arrived = False
         for level in self.levels:
             for copy, data in level.poll(now):
+                arrived = True
                 self._place(level, copy, data, now)
+        return arrived
 
     def forget(self, digest: str | None) -> None:
         """Make every copy of what belongs to the adapter unreadable now."""

@@ -239,7 +239,7 @@ class Planner:
                 and self.residency.is_ready(sequence.digest)
                 and not sequence.in_flight
                 and not self.tables.is_being_computed(sequence)
-                and not self.restores.delays(sequence, step.now, seat=len(self.running) < self.limits.max_num_seqs)
+                and not (len(self.running) < self.limits.max_num_seqs and self.restores.delays(sequence, step.now))
             ):
                 return sequence
         return None

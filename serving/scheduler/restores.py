@@ -94,6 +94,7 @@ class Restores:
         # What preempted sequences held: it is kept whatever it displaces, for it is wanted again soon.
         self._preempted: dict[Sequence, frozenset[bytes]] = {}
         self._now = 0.0
+        self._room = 0  # blocks of the pool that loads may still take in this step
         if tiers:
             self._pool.on_reclaim = self._reclaimed
 
@@ -108,13 +109,15 @@ class Restores:
             return
         self._now = now
         self.tiers.poll(now)
-        self._look_ahead(upcoming, running)
-        budget = self._budget
-        for restore in sorted(self._open(), key=self._urgency):
-            budget -= self._advance(restore, budget)
+        busy = list(running)
+        self._look_ahead(upcoming, busy)
+        self._advance_all(len(busy))
+        if self.tiers.poll(now):  # host memory lends its blocks at once
+            self._advance_all(len(busy))
 
-    def delays(self, sequence: Sequence, now: float, *, seat: bool) -> bool:
-        """Return whether a sequence whose turn has come still waits for its restore. seat: whether it could start"""
+    def delays(self, sequence: Sequence, now: float) -> bool:
+        """Return whether a sequence that could take a seat now waits for its restore instead. One that finds no room
+        in the pool does not: it is next, as others are, and its restore goes on meanwhile."""
         if not self.tiers:
             return False
         if sequence not in self._restores:
@@ -122,9 +125,11 @@ class Restores:
         if not self.restoring(sequence):
             return False
         restore = self._restores[sequence]
-        if seat and restore.turn_at is None:
+        if self._pool.blocks_for(len(sequence.tokens)) - len(restore.held) >= self._pool.available:
+            return False
+        if restore.turn_at is None:
             restore.turn_at = now
-        if restore.turn_at is not None and now - restore.turn_at > restore.patience:
+        if now - restore.turn_at > restore.patience:
             self._give_up(restore)
             return False
         return True
@@ -223,6 +228,14 @@ class Restores:
             self.counts.begun += 1
             self._restores[sequence] = Restore(sequence, keys[:end], patience)
 
+    def _advance_all(self, running: int) -> None:
+        """Advance the restores in order, within their share of the pool and with a block to spare for each running
+        sequence: what is loaded and finds no room would be loaded for nothing."""
+        budget = self._budget
+        self._room = self._pool.available - running - self.tiers.loading
+        for restore in sorted(self._open(), key=self._urgency):
+            budget -= self._advance(restore, budget)
+
     def _advance(self, restore: Restore, budget: int) -> int:
         """Hold what is in the pool and begin loads, of at most `budget` blocks. Returns how many it takes of those."""
         wanted, held = restore.keys[:budget], restore.held
@@ -242,8 +255,10 @@ class Restores:
                 self.counts.given_up += 1
                 restore.ended = True
                 return len(held)
-            if state is State.SPILLED and not self.tiers.restore(wanted[place]):
-                break
+            if state is State.SPILLED:
+                if self._room <= 0 or not self.tiers.restore(wanted[place]):
+                    break
+                self._room -= 1
         # The first in order does with what it may hold; others wait until those before them have started.
         if len(held) == (len(wanted) if budget == self._budget else len(restore.keys)):
             restore.ended = True

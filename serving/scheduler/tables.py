@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from serving.core import Request, Sequence
@@ -132,13 +132,14 @@ class BlockTables:
             parent = self._parent(sequence.request, sequence.block_keys, index)
             sequence.block_keys.append(block_key(parent, tokens))
 
-    def keys_of(self, request: Request) -> list[bytes]:
-        """Return the keys of the blocks that a request's prompt may find. Safe from any thread."""
+    def keys_of(self, request: Request) -> Iterator[bytes]:
+        """Yield the keys of the blocks that a request's prompt may find, each made when it is asked for. Safe from any
+        thread."""
         size, prompt = self.pool.block_size, request.prompt_token_ids
         keys: list[bytes] = []
         for start in range(0, len(prompt) - size, size):
             keys.append(block_key(self._parent(request, keys, start // size), prompt[start : start + size]))
-        return keys
+            yield keys[-1]
 
     def _content(self, sequence: Sequence, index: int, accepted: tuple[int, ...]) -> Content:
         """Return what block `index` holds. accepted: tokens that the sequence is about to get."""

@@ -106,7 +106,7 @@ def test_a_spilled_prefix_is_restored_before_its_sequence_starts_and_counts_as_c
     at = At(blocks=20, seconds=1e-4)
     at.serve(*(document(number) for number in range(6)))
     again = document(0)
-    assert at.plans.restores.tiers.state(at.plans.tables.keys_of(again.request)[0]) is State.SPILLED
+    assert at.plans.restores.tiers.state(next(at.plans.tables.keys_of(again.request))) is State.SPILLED
     at.plans.add(again)
     assert not at.step().chunks and at.plans.restores.restoring(again)
     assert again.status.value == "waiting"
