@@ -8,7 +8,7 @@ from serving.core import LatencyClass
 from serving.kv.level import LevelCounts
 from serving.scheduler.counts import ClassCounts
 from serving.scheduler.planner import Planner
-from serving.scheduler.restores import RestoreCounts
+from serving.scheduler.restore import RestoreCounts
 from serving.speculation import Source
 from serving.steps import StepPlan
 

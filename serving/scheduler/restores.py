@@ -7,7 +7,6 @@ token sooner, by the measured seconds of a load and by the cost model. Restores 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from itertools import islice
 
 from serving.core import LatencyClass, Request, Sequence
@@ -15,6 +14,7 @@ from serving.kv.content import Content
 from serving.kv.level import State, Worth
 from serving.kv.tiers import Tiers
 from serving.scheduler.cost_model import CostModel
+from serving.scheduler.restore import Restore, RestoreCounts, patience_for
 from serving.scheduler.slo import Targets
 from serving.scheduler.tables import BlockTables
 
@@ -22,52 +22,10 @@ from serving.scheduler.tables import BlockTables
 AHEAD = 8
 # Restored blocks of waiting sequences take at most this share of the pool, so that those that run can finish.
 POOL_SHARE = 0.25
-# A restore that is slower than computing spares others that work: taken where it uses at most this share of the slack,
-# and at most so many times the seconds of computing.
-_SLACK_SHARE, _MOST_TIMES = 0.5, 4.0
 # How much more a block of a better class is worth on a lower level.
 _CLASS_WEIGHTS = {LatencyClass.INTERACTIVE: 4.0, LatencyClass.STANDARD: 2.0, LatencyClass.BATCH: 1.0}
 # Tokens computed at once when evicted KV is computed again, in the estimate of what a block is worth.
 _CHUNK = 256
-
-
-@dataclass(slots=True)
-class RestoreCounts:
-    """Since start: restores that were begun, that ended with all their blocks, and that were given up."""
-
-    begun: int = 0
-    done: int = 0
-    given_up: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class Restore:
-    """The restore of one waiting sequence.
-
-    keys: of the prefix that is to be in the pool when the sequence starts
-    patience: seconds that the sequence waits for it once its turn has come
-    held: blocks of the pool, for the first of `keys`
-    turn_at: when its turn came
-    """
-
-    sequence: Sequence
-    keys: list[bytes]
-    patience: float
-    held: list[int] = field(default_factory=list)
-    turn_at: float | None = None
-    ended: bool = False
-
-
-def patience_for(turn: float, restore: float, recompute: float, slack: float) -> float | None:
-    """Return how many seconds to wait for a restore once a sequence's turn has come; None: compute instead.
-
-    turn: seconds until its turn; restore, recompute: seconds that either takes; slack: seconds that would be left until
-    its first token is due if both took none
-    """
-    if max(turn, restore) <= turn + recompute:
-        return recompute
-    spare = min(slack * _SLACK_SHARE, recompute * _MOST_TIMES)
-    return spare if restore <= spare else None
 
 
 class Restores:
@@ -100,7 +58,7 @@ class Restores:
 
     # -- the planner tells ------------------------------------------------------------------------------------------
 
-    def plan(self, now: float, upcoming: Iterable[Sequence], running: Iterable[Sequence]) -> None:
+    def plan(self, now: float, upcoming: Iterable[Sequence], running: list[Sequence]) -> None:
         """Take over what has ended, and begin restores.
 
         upcoming: waiting sequences, roughly in the order of the coming steps
@@ -109,11 +67,10 @@ class Restores:
             return
         self._now = now
         self.tiers.poll(now)
-        busy = list(running)
-        self._look_ahead(upcoming, busy)
-        self._advance_all(len(busy))
+        self._look_ahead(upcoming, running)
+        self._advance_all(len(running))
         if self.tiers.poll(now):  # host memory lends its blocks at once
-            self._advance_all(len(busy))
+            self._advance_all(len(running))
 
     def delays(self, sequence: Sequence, now: float) -> bool:
         """Return whether a sequence that could take a seat now waits for its restore instead. One that finds no room
@@ -198,7 +155,7 @@ class Restores:
 
     # -- what comes back --------------------------------------------------------------------------------------------
 
-    def _look_ahead(self, upcoming: Iterable[Sequence], running: Iterable[Sequence]) -> None:
+    def _look_ahead(self, upcoming: Iterable[Sequence], running: list[Sequence]) -> None:
         """Decide about the next sequences in line, whose turn comes after the prompts that were begun."""
         turn = self._costs.prefill_seconds(sum(s.pending for s in running if s.pending > 1), 0, self._chunk)
         for sequence in islice(upcoming, AHEAD):

@@ -51,8 +51,10 @@ async def ask(
 
 async def fill(run: Running, adapter: str | None = None) -> list[list[int]]:
     """Ask about every document, so that the first are spilled."""
-    answers = [(await ask(run, document, adapter))[0] for document in DOCUMENTS]
-    await saved(run)
+    answers = []
+    for document in DOCUMENTS:
+        answers.append((await ask(run, document, adapter))[0])
+        await saved(run)  # a busy disk takes no more
     return answers
 
 

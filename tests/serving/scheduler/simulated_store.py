@@ -108,3 +108,18 @@ class SimulatedStore:
             return Finished(slot, False)
         self._state[slot] = "lent" if loads else "saved"
         return Finished(slot, True, self._seconds, memoryview(bytearray(1)) if loads else None)
+
+
+def draw_stores(
+    rng: random.Random, speed: float, clock: Callable[[], float], levels: bool | None
+) -> list[SimulatedStore]:
+    """Draw none, a disk, or host memory and a disk. levels: whether there are any; None: in every second trace
+
+    rng: numbers of their own, so that the rest of a trace stays as it is
+    """
+    if not (rng.random() < 0.5 if levels is None else levels):
+        return []
+    names = rng.choice((("disk",), ("host", "disk")))
+    return [
+        SimulatedStore(name, rng.randint(1, 40), speed * 10 ** rng.uniform(-4.5, -1.0), clock, rng) for name in names
+    ]

@@ -12,7 +12,7 @@ import heapq
 import itertools
 import random
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from serving.core import AdapterRef, LatencyClass, Request, SamplingParams, Sequence, Status
 from serving.kv.pool import BlockPool
@@ -25,8 +25,9 @@ from serving.scheduler.planner import Planner
 from serving.scheduler.slo import Target, Targets
 from serving.steps import StepPlan
 from tests.serving.scheduler.guesses import Guesses
+from tests.serving.scheduler.outcome import Outcome
 from tests.serving.scheduler.residency import RANKS, SimulatedResidency
-from tests.serving.scheduler.simulated_store import KeyCopies, SimulatedStore
+from tests.serving.scheduler.simulated_store import KeyCopies, draw_stores
 
 GREEDY = SamplingParams(temperature=0)
 MAX_STEPS = 20_000
@@ -46,29 +47,6 @@ class _Text:
 
 
 _TEXT = _Text()
-
-
-@dataclass(slots=True)
-class Outcome:
-    """The fate of a trace's requests. probes: (predicted, real) seconds to the first token of requests that
-    admission would have refused and that were let in to see."""
-
-    served: int = 0
-    refused: int = 0
-    expired: int = 0
-    cancelled: int = 0
-    revoked: int = 0
-    failed: int = 0
-    preempted: int = 0
-    aged: int = 0
-    steps: int = 0
-    drafted: int = 0
-    accepted: int = 0
-    cached_tokens: int = 0
-    restored: int = 0
-    given_up: int = 0
-    largest_gap_share: float = 0.0
-    probes: list[tuple[float, float]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -103,7 +81,7 @@ class Trace:
         )
         caching = rng.random() < 0.7
         pool = BlockPool(blocks, size, caching=caching)
-        self.stores = self._draw_stores(speed, levels) if caching else []
+        self.stores = draw_stores(self.level_rng, speed, lambda: self.now, levels) if caching else []
         self.planner = Planner(
             limits,
             pool,
@@ -132,17 +110,6 @@ class Trace:
         self._longest_stay = 0.0
         self._refilled = 0
         self._draw()
-
-    def _draw_stores(self, speed: float, levels: bool | None) -> list[SimulatedStore]:
-        """Draw none, a disk, or host memory and a disk, from numbers of their own: the rest of a trace stays."""
-        rng = self.level_rng
-        if not (rng.random() < 0.5 if levels is None else levels):
-            return []
-        names = rng.choice((("disk",), ("host", "disk")))
-        return [
-            SimulatedStore(name, rng.randint(1, 40), speed * 10 ** rng.uniform(-4.5, -1.0), lambda: self.now, rng)
-            for name in names
-        ]
 
     # -- what happens -----------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from serving.kv.tiers import Tiers
 from serving.scheduler.admission import Admission
 from serving.scheduler.limits import Limits
 from serving.scheduler.planner import Planner
-from serving.scheduler.restores import patience_for
+from serving.scheduler.restore import patience_for
 from serving.steps import StepPlan
 from tests.serving.scheduler.fakes import FakeResidency, sequence
 from tests.serving.scheduler.simulated_store import SimulatedStore

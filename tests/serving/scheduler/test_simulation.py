@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from tests.serving.scheduler.simulator import Outcome, Trace
+from tests.serving.scheduler.outcome import Outcome
+from tests.serving.scheduler.simulator import Trace
 
 KINDS = ("mixed", "fair", "flood")
 SECONDS = 10.0
