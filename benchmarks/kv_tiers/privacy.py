@@ -15,33 +15,28 @@ from serving.kv.level import State
 from serving.kv.spill import DiskStore
 
 # Bytes of KV that are looked for: random ones do not occur by chance, and zeros of padding are not taken.
-_CANARY_BYTES, _BLOCKS, _EACH = 32, 8, 4
+_CANARIES, _CANARY_BYTES = 32, 32
 _DOCUMENTS = 12
 
 
 @dataclass
 class _Recorder:
-    """Copies of the first blocks that were spilled, beside the copy that goes to the disk."""
+    """Notes a piece of each of the first blocks that are spilled, beside the copy that goes to the disk."""
 
     copies: Any
     canaries: list[bytes]
 
     def save(self, block: int, out: memoryview) -> Any:
         ended = self.copies.save(block, out)
-        if len(self.canaries) < _BLOCKS * _EACH:
-            plain, rng = bytes(out), random.Random(block)
-            while len(set(piece := _piece(plain, rng))) < _CANARY_BYTES // 2:
-                pass
-            self.canaries.append(piece)
+        if len(self.canaries) < _CANARIES:
+            plain = bytes(out)
+            start = random.Random(block).randrange(len(plain) // 2)
+            pieces = (plain[at : at + _CANARY_BYTES] for at in range(start, len(plain), _CANARY_BYTES))
+            self.canaries.append(next(piece for piece in pieces if len(set(piece)) > _CANARY_BYTES // 2))
         return ended
 
     def restore(self, block: int, data: memoryview) -> Any:
         return self.copies.restore(block, data)
-
-
-def _piece(plain: bytes, rng: random.Random) -> bytes:
-    start = rng.randrange(len(plain) - _CANARY_BYTES)
-    return plain[start : start + _CANARY_BYTES]
 
 
 async def measure(engine: Engine, digest: str) -> dict[str, int]:

@@ -197,8 +197,8 @@ class Level:
     def _remove(self, copy: Copy) -> None:
         """Empty the slot of a copy that nothing moves any more."""
         key, digest = copy.content.key, copy.content.digest
-        self._order.hold(key)
-        if self.copies.get(key) is copy:
+        if self.copies.get(key) is copy:  # else it was forgotten, and there may be a new one
+            self._order.hold(key)
             del self.copies[key]
             self._by_digest[digest].discard(key)
             if not self._by_digest[digest]:

@@ -149,6 +149,18 @@ def test_forgetting_an_adapter_leaves_nothing_of_it_on_any_level(replica: Replic
     assert not len(replica.disk.keys)
 
 
+def test_a_block_is_kept_anew_while_the_copy_that_was_forgotten_still_ends(replica: Replica) -> None:
+    first = replica.compute("1")
+    for name in "234":
+        replica.compute(name)
+    assert replica.tiers.restore(b"1")
+    replica.tiers.forget("a")
+    replica.tiers.spill(1, first, Worth(1.0), replica.now)
+    assert replica.tiers.state(b"1") is State.SPILLING
+    replica.settle()
+    assert replica.where()[0] == {"1"} and replica.pool.block_of(b"1") is None
+
+
 def test_a_restored_block_is_dropped_where_the_pool_has_no_room(replica: Replica) -> None:
     replica.compute("1")
     held = replica.pool.allocate(3)
