@@ -11,6 +11,7 @@ from typing import Any
 from benchmarks.fleet import report as fleet
 from benchmarks.gateway import report as gateway
 from benchmarks.kernels import report as kernels
+from benchmarks.kv_tiers import report as kv_tiers
 from benchmarks.machine import RESULTS
 from benchmarks.serving import gpu
 from benchmarks.serving import report as serving
@@ -157,6 +158,11 @@ def _fleet(file: Path) -> str:
     return "```\n" + "\n".join(line.rstrip() for line in lines) + "\n```"
 
 
+def _kv_tiers(file: Path) -> str:
+    lines, _ = kv_tiers.report(_load(file))
+    return "```\n" + "\n".join(line.rstrip() for line in lines) + "\n```"
+
+
 def _gateway(file: Path) -> str:
     return gateway.text(_load(file))
 
@@ -203,6 +209,7 @@ RENDERERS: dict[str, Callable[[Path], str]] = {
     "residency": _residency,
     "speculation": _speculation,
     "fleet": _fleet,
+    "kv_tiers": _kv_tiers,
     "pages": _pages,
     "search": _search,
     "kernels_cpu": _kernels_cpu,

@@ -66,6 +66,12 @@ class ServingConfig:
     batch_itl_ms: Annotated[float, "class batch: target between tokens"] = 1_000.0
     batch_max_wait_s: Annotated[float, "class batch: after this long a request counts as interactive"] = 60.0
     prefix_caching: Annotated[bool, "reuse the KV of shared prefixes"] = True
+    kv_disk: Annotated[
+        Path | None,
+        "folder on a fast disk for KV that the cache evicts, encrypted; nothing there outlives the replica",
+    ] = None
+    kv_disk_gb: Annotated[float, "how much of that disk to use, in GB"] = 0.0
+    kv_host_gb: Annotated[float, "host memory for KV that a GPU's cache evicts, in GB"] = 0.0
     adapter_slots: Annotated[int, "adapters resident at once; 0: 64 on a CPU, 256 on a GPU"] = 0
     adapter_memory_mb: Annotated[
         int, "memory for resident adapters, in MiB; 0: 1024 on a CPU, a quarter of what a GPU has left"
@@ -120,6 +126,8 @@ class ServingConfig:
             ("batch_ttft_ms", 1),
             ("batch_itl_ms", 1),
             ("batch_max_wait_s", 0),
+            ("kv_disk_gb", 0),
+            ("kv_host_gb", 0),
             ("adapter_slots", 0),
             ("adapter_memory_mb", 0),
             ("adapter_extras_mb", 0),
@@ -134,6 +142,10 @@ class ServingConfig:
             if getattr(self, name) < least:
                 raise ConfigError(f"--{name.replace('_', '-')} {getattr(self, name)}: at least {least}")
 
+        if (self.kv_disk is None) != (self.kv_disk_gb == 0):
+            raise ConfigError("--kv-disk and --kv-disk-gb: one needs the other")
+        if (self.kv_disk is not None or self.kv_host_gb) and not self.prefix_caching:
+            raise ConfigError("--no-prefix-caching: --kv-disk and --kv-host-gb keep what the prefix cache evicts")
         if self.host_adapter_memory_mb is not None and self.host_adapter_memory_mb < 0:
             raise ConfigError(f"--host-adapter-memory-mb {self.host_adapter_memory_mb}: at least 0")
         if not 0 < self.gpu_memory_fraction <= 1:

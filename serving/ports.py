@@ -11,6 +11,7 @@ import torch
 
 from lora_kernels import AdapterPool
 from serving.adapter_stats import AdapterCounters, AdapterGauges, LevelSeconds
+from serving.block_copies import BlockCopies
 from serving.core import AdapterRef
 from serving.errors import EngineError
 from serving.steps import Residency, StepRunner
@@ -40,9 +41,13 @@ class Runner(StepRunner, Protocol):
     """A `StepRunner` over one base model. Belongs to the engine thread.
 
     trace: receives the times of a step's parts
+    kv: the memory of KV blocks, one block at a time
     """
 
     trace: Tracer
+
+    @property
+    def kv(self) -> BlockCopies: ...
 
     @property
     def vocab_size(self) -> int: ...

@@ -24,6 +24,7 @@ from serving.engine import Engine
 from serving.engine.sharing import Boundary, SharedMemory, boundary_between
 from serving.errors import ConfigError
 from serving.kv.pool import BlockPool
+from serving.kv_levels import build_tiers
 from serving.memory import available_bytes
 from serving.models.config import ModelConfig
 from serving.models.llama import pool_spec
@@ -240,6 +241,7 @@ def build_engine(config: ServingConfig, base: Base, source: AdapterSource, *, mu
         adapters,
     )
     adapters.pipeline.base = runner.linears
+    tiers = build_tiers(config, device, pool, runner.kv, memory.block_bytes)
     planner = Planner(
         config.limits,
         pool,
@@ -250,6 +252,7 @@ def build_engine(config: ServingConfig, base: Base, source: AdapterSource, *, mu
         drafter=Drafter(base.tokenizer.eos_token_ids),
         max_draft_rows=runner.max_draft_rows,
         drafts_in_turn=runner.drafts_in_turn,
+        tiers=tiers,
     )
     if runner.paces_loads and config.thread_count >= available_cores():
         adapters.gate.load_pause = _LOAD_PAUSE

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from serving.core import LatencyClass
+from serving.kv.level import LevelCounts
 from serving.scheduler.counts import ClassCounts
 from serving.scheduler.planner import Planner
+from serving.scheduler.restore import RestoreCounts
 from serving.speculation import Source
 from serving.steps import StepPlan
 
@@ -21,6 +23,7 @@ class EngineStats:
     fairness_gap: how far the virtual counters of tenants with work waiting are apart, in prompt tokens
     drafted, accepted: tokens of drafts that were verified, and those that the model chose itself, by source
     answer_books, answer_book_bytes: books of past answers, one for each scope and adapter, and their memory
+    kv_levels: KV blocks below the pool, by level; restores: of waiting sequences
     prefix_lookup_tokens, prefix_hit_tokens: prompt tokens of requests that started, and those found in the cache
     """
 
@@ -54,6 +57,8 @@ class EngineStats:
     accepted: dict[Source, int] = field(default_factory=dict)
     answer_books: int = 0
     answer_book_bytes: int = 0
+    kv_levels: dict[str, LevelCounts] = field(default_factory=dict)
+    restores: RestoreCounts = field(default_factory=RestoreCounts)
 
     def record_step(self, plan: StepPlan, sampled: int, seconds: float) -> None:
         adapters = len(plan.shape.adapters)
@@ -82,6 +87,7 @@ class EngineStats:
         self.drafted, self.accepted = planner.drafts.drafted, planner.drafts.accepted
         books = (planner.drafts.drafter.books, planner.drafts.drafter.seeds)
         self.answer_books, self.answer_book_bytes = sum(map(len, books)), sum(one.bytes for one in books)
+        self.kv_levels, self.restores = planner.restores.tiers.counts(), planner.restores.counts
         if not planner.running:
             self.batch_size = self.adapters_in_batch = 0
 

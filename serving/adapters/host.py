@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lora_kernels import AdapterTensors
-from serving.adapters.policy import EvictionCost, GreedyDual, UsageRates
+from serving.eviction import EvictionCost, GreedyDual, UsageRates
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +19,10 @@ class HostCopy:
 class HostLevel:
     """Keeps copies up to `budget` bytes and chooses victims by GDSF; 0 keeps none. The caller wipes the victims."""
 
-    def __init__(self, budget: int, rates: UsageRates) -> None:
+    def __init__(self, budget: int, rates: UsageRates[str]) -> None:
         self.budget, self.used = budget, 0
         self._copies: dict[str, HostCopy] = {}
-        self._order = GreedyDual(rates)
+        self._order = GreedyDual[str](rates)
 
     def __contains__(self, digest: str) -> bool:
         return digest in self._copies

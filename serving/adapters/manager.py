@@ -14,12 +14,13 @@ from lora_kernels import AdapterPool, LoraKernelError
 from serving.adapter_stats import AdapterCounters, AdapterGauges
 from serving.adapters.gate import Gate
 from serving.adapters.pipeline import Failure, LoadPipeline
-from serving.adapters.policy import UsageRates, load_order
+from serving.adapters.policy import load_order
 from serving.adapters.residents import ResidentSet
 from serving.adapters.source import AdapterSource
 from serving.adapters.state import Entry, State
 from serving.core import AdapterRef
 from serving.errors import AdapterUnavailable
+from serving.eviction import UsageRates
 from serving.steps import AdapterCost
 
 _IDLE_LOOK_SECONDS = 1.0
@@ -46,7 +47,7 @@ class AdapterManager:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.pool, self._source, self._clock = pool, source, clock
-        self.counters, self.seconds, self._rates = AdapterCounters(), source.seconds, UsageRates()
+        self.counters, self.seconds, self._rates = AdapterCounters(), source.seconds, UsageRates[str]()
         self.residents = ResidentSet(pool, self._rates, self.counters, clock, self._let_go)
         self.pipeline = LoadPipeline(
             self.residents, source, self._rates, self.counters, clock, workers=workers, host_bytes=host_bytes

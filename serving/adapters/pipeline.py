@@ -12,12 +12,12 @@ from serving.adapter_stats import AdapterCounters
 from serving.adapters.extras import bytes_in_host_memory, bytes_of, write_extras
 from serving.adapters.gate import Gate
 from serving.adapters.host import HostCopy, HostLevel
-from serving.adapters.policy import EvictionCost, UsageRates
 from serving.adapters.residents import ResidentSet
 from serving.adapters.source import AdapterSource
 from serving.adapters.state import Entry, LoadProfile, State, WaitingQueue
 from serving.adapters.workers import LoadWorkers
 from serving.errors import AdapterUnavailable, EngineError
+from serving.eviction import EvictionCost, UsageRates
 from serving.ports import BaseLinears
 
 _PROFILES_KEPT = 100_000
@@ -35,7 +35,7 @@ class LoadPipeline:
         self,
         residents: ResidentSet,
         source: AdapterSource,
-        rates: UsageRates,
+        rates: UsageRates[str],
         counters: AdapterCounters,
         clock: Callable[[], float],
         *,

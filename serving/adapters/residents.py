@@ -9,8 +9,8 @@ import torch
 
 from lora_kernels import AdapterPool
 from serving.adapter_stats import AdapterCounters
-from serving.adapters.policy import EvictionCost, GreedyDual, UsageRates
 from serving.adapters.state import Entry, State
+from serving.eviction import EvictionCost, GreedyDual, UsageRates
 
 # An entry that has waited this long makes room by force: adapters in use are closed to new sequences. If that is not
 # enough, it is repeated after as long again.
@@ -26,14 +26,14 @@ class ResidentSet:
     def __init__(
         self,
         pool: AdapterPool,
-        rates: UsageRates,
+        rates: UsageRates[str],
         counters: AdapterCounters,
         clock: Callable[[], float],
         gone: Callable[[Entry], None],
     ) -> None:
         self.pool, self.page_limit = pool, pool.num_pages
         self.entries: dict[str, Entry] = {}
-        self.order = GreedyDual(rates)
+        self.order = GreedyDual[str](rates)
         self._rates, self._counters, self._clock, self._gone = rates, counters, clock, gone
         self._free_slots = list(range(pool.num_slots - 1, -1, -1))
         # Per digest: the number of requests in flight and the arrival number of the first.

@@ -65,13 +65,13 @@ class Engine:
         self.runner, self.planner, self.adapters = runner, planner, adapters
         self.max_model_len = max_model_len
         self.stats = EngineStats(kv_blocks_total=planner.pool.limit)
-        self.admission = Admission(planner.limits, planner.costs)
+        self.admission = Admission(planner.limits, planner.costs, planner.restores.outlook)
         self.ready = threading.Event()
         self._threads, self._sharing, self._clock = threads, sharing, clock
         self._least_blocks = planner.pool.limit if sharing is None else sharing.least_kv_blocks
         self._step_seconds = 0.0
         self._inbox = Inbox()
-        adapters.on_arrival = self._inbox.wake
+        adapters.on_arrival = planner.restores.tiers.on_arrival = self._inbox.wake
         self._active = ActiveRequests(make_output, eos_token_ids, self._finished, planner.tables)
         self._launched: deque[Launched] = deque()
         self._committed_at = self._next_poll_at = 0.0
@@ -180,6 +180,7 @@ class Engine:
             self._inbox.drain()  # requests submitted a moment ago must fail too
             self._active.fail(self._active.sequences(), EngineStopped("this replica is shutting down"))
             self._active.flush()
+            self.planner.restores.tiers.close()
             self.adapters.close()
             self.trace.close()
 

@@ -72,6 +72,7 @@ class _EngineCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from self._numbers()
         yield from self._drafts()
+        yield from self._kv_levels()
         yield from self._classes()
         yield from self._adapters()
         for gauge in self._gauges:
@@ -120,6 +121,24 @@ class _EngineCollector(Collector):
         yield GaugeMetricFamily("intarsia_answer_books", "Books of past answers", stats.answer_books)
         yield GaugeMetricFamily("intarsia_answer_book_bytes", "Memory of past answers", stats.answer_book_bytes)
 
+    def _kv_levels(self) -> Iterator[Metric]:
+        stats = self._engine.stats
+        blocks = GaugeMetricFamily("intarsia_kv_level_blocks", "KV blocks below the pool", labels=["level"])
+        total = GaugeMetricFamily("intarsia_kv_level_blocks_total", "KV blocks that fit", labels=["level"])
+        counters = {
+            name: CounterMetricFamily(f"intarsia_kv_{name}", text, labels=["level"])
+            for name, text in _LEVEL_COUNTERS.items()
+        }
+        for level, counts in stats.kv_levels.items():
+            blocks.add_metric([level], counts.blocks)
+            total.add_metric([level], counts.slots)
+            for name, family in counters.items():
+                family.add_metric([level], getattr(counts, name))
+        restores = CounterMetricFamily("intarsia_kv_restores", "Restores by how they ended", labels=["outcome"])
+        restores.add_metric(["done"], stats.restores.done)
+        restores.add_metric(["given_up"], stats.restores.given_up)
+        yield from (blocks, total, *counters.values(), restores)
+
     def _classes(self) -> Iterator[Metric]:
         stats = self._engine.stats
         depth = GaugeMetricFamily("intarsia_queue_depth", "Sequences waiting", labels=["class"])
@@ -164,6 +183,16 @@ class _EngineCollector(Collector):
         yield seconds
 
 
+_LEVEL_COUNTERS = {
+    "spilled_blocks": "Blocks written to the level",
+    "spilled_bytes": "Their bytes",
+    "restored_blocks": "Blocks that came back to the pool from the level: its hits",
+    "restored_bytes": "Their bytes",
+    "restore_seconds": "Time in loads, without waiting for a worker",
+    "spills_refused": "Evicted blocks not worth a place",
+    "spills_dropped": "Evicted blocks that found the level busy",
+    "copies_failed": "Blocks that could not be written or read",
+}
 _ADAPTER_COUNTERS = {
     "loads": "Adapters that became ready",
     "host_hits": "Loads that needed no decryption",

@@ -7,13 +7,14 @@ because 0 · NaN is NaN. The runner zeroes blocks when they are allocated.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch.nn import functional
 
 from lora_kernels.memory import lazy_zeros
+from serving.block_copies import Ended
 from serving.kv.eight_bits import FP8, dequantise, quantise
 from serving.kv.inputs import StepInputs
 from serving.kv.scores import Scores
@@ -80,6 +81,36 @@ class PagedKV:
             data[:, :, target] = data[:, :, source]
             if self.scales is not None:
                 self.scales[:, :, target] = self.scales[:, :, source]
+
+    def save(self, block: int, out: memoryview) -> Ended | None:
+        """Copy a block and its scales to `out`, of `bytes_per_block` bytes. On a GPU the copy takes its place among the
+        launches, and the host goes on if `out` is pinned."""
+        for part, data in self._parts(block, out):
+            data.copy_(part.reshape(-1).view(torch.uint8), non_blocking=True)
+        return self._ended()
+
+    def restore(self, block: int, data: memoryview) -> Ended | None:
+        """Copy a block and its scales from `data`, of `bytes_per_block` bytes, as `save` does."""
+        for part, raw in self._parts(block, data):
+            part.copy_(raw.to(part.device, non_blocking=True).view(part.dtype).view(part.shape))
+        return self._ended()
+
+    def _parts(self, block: int, host: memoryview) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield this block's keys and values [layers, 2, ...], then its scales, each with its bytes in `host`."""
+        raw, start = torch.frombuffer(host, dtype=torch.uint8), 0
+        for tensor in (_bytes(self.data), self.scales):
+            if tensor is not None:
+                part = tensor[:, :, block]
+                size = part.numel() * part.element_size()
+                yield part, raw[start : start + size]
+                start += size
+
+    def _ended(self) -> Ended | None:
+        if self.data.device.type != "cuda":
+            return None
+        event = torch.cuda.Event()
+        event.record()
+        return event.query
 
     def attend(
         self,

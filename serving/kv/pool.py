@@ -8,8 +8,10 @@ allocated: it pads block tables and stays zero, so it cannot carry one sequence'
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+
+from serving.kv.content import Content
 
 PAD_BLOCK = 0
 
@@ -21,14 +23,14 @@ _COMPARED = 16
 @dataclass(slots=True)
 class _Block:
     users: int = 0
-    key: bytes | None = None
-    digest: str | None = None
-    parent: bytes | None = None
-    tokens: tuple[int, ...] = ()
+    content: Content | None = None
 
 
 class BlockPool:
-    """Allocates block ids. Not thread-safe: the engine thread owns it."""
+    """Allocates block ids. Not thread-safe: the engine thread owns it.
+
+    on_reclaim: called with a cached block that is about to be another's, whose KV can still be copied, and its content
+    """
 
     def __init__(self, num_blocks: int, block_size: int, *, caching: bool = True) -> None:
         if num_blocks < 2:
@@ -46,6 +48,7 @@ class BlockPool:
         # Keys that were reclaimed, latest last; `recomputed` counts those that had to be computed once more.
         self._reclaimed: OrderedDict[bytes, None] = OrderedDict()
         self.recomputed = 0
+        self.on_reclaim: Callable[[int, Content], None] | None = None
 
     @property
     def available(self) -> int:
@@ -101,6 +104,10 @@ class BlockPool:
             out.append(block)
         return out
 
+    def block_of(self, key: bytes) -> int | None:
+        """Return the published block of this key."""
+        return self._by_key.get(key)
+
     def nearest(self, parent: bytes, tokens: Sequence[int]) -> tuple[int, int] | None:
         """Return the published block behind the key `parent` that begins most like `tokens`, and how many tokens agree;
         None where not even the first does."""
@@ -109,7 +116,9 @@ class BlockPool:
         best = None
         for block in list(reversed(self._siblings.get((parent, tokens[0]), {})))[:_COMPARED]:
             agreeing = 0
-            for one, other in zip(self._blocks[block].tokens, tokens, strict=False):
+            content = self._blocks[block].content
+            assert content is not None
+            for one, other in zip(content.tokens, tokens, strict=False):
                 if one != other:
                     break
                 agreeing += 1
@@ -124,9 +133,7 @@ class BlockPool:
     def take(self, blocks: Sequence[int]) -> None:
         """Add a user to blocks found by `match`."""
         for block in blocks:
-            if self._blocks[block].users == 0:
-                del self._cached[block]
-            self._blocks[block].users += 1
+            self.hold(block)
         self.hits += len(blocks)
 
     def share(self, blocks: Sequence[int]) -> None:
@@ -136,24 +143,32 @@ class BlockPool:
                 raise AssertionError(f"block {block} is shared, but nobody holds it")
             self._blocks[block].users += 1
 
-    def publish(
-        self, block: int, key: bytes, digest: str | None, parent: bytes | None = None, tokens: tuple[int, ...] = ()
-    ) -> None:
-        """Make a full, computed block findable. A second block of the same content stays private to its user.
+    def hold(self, block: int) -> None:
+        """Add a user to a published block that is to be found later."""
+        if self._blocks[block].users == 0:
+            del self._cached[block]
+        self._blocks[block].users += 1
 
-        parent, tokens: the key before its own and its tokens, by which `nearest` finds it
-        """
-        if not self.caching or key in self._by_key or self._blocks[block].key is not None:
-            return
-        if key in self._reclaimed:
-            del self._reclaimed[key]
+    def publish(self, block: int, content: Content) -> None:
+        """Make a full, computed block findable. A second block of the same content stays private to its user."""
+        if content.key in self._reclaimed and self._may_publish(block, content.key):
             self.recomputed += 1
-        self._blocks[block].key, self._blocks[block].digest = key, digest
+        self.restore(block, content)
+
+    def restore(self, block: int, content: Content) -> None:
+        """Publish a block whose KV was copied back instead of computed."""
+        key = content.key
+        if not self._may_publish(block, key):
+            return
+        self._reclaimed.pop(key, None)
+        self._blocks[block].content = content
         self._by_key[key] = block
-        self._by_digest[digest].add(block)
-        if parent is not None and tokens:
-            self._blocks[block].parent, self._blocks[block].tokens = parent, tokens
-            self._siblings.setdefault((parent, tokens[0]), {})[block] = None
+        self._by_digest[content.digest].add(block)
+        if (place := _place(content)) is not None:
+            self._siblings.setdefault(place, {})[block] = None
+
+    def _may_publish(self, block: int, key: bytes) -> bool:
+        return self.caching and key not in self._by_key and self._blocks[block].content is None
 
     def release(self, blocks: Sequence[int]) -> None:
         """Drop one user of each block. Later blocks are evicted before earlier ones: prefixes outlive their tails."""
@@ -163,7 +178,7 @@ class BlockPool:
                 raise AssertionError(f"block {block} released more often than taken")
             state.users -= 1
             if state.users == 0:
-                if state.key is None:
+                if state.content is None:
                     self._free.append(block)
                 else:
                     self._cached[block] = None
@@ -197,9 +212,11 @@ class BlockPool:
     def _reclaim(self) -> int:
         """Evict the least recently used cached block and return it."""
         block, _ = self._cached.popitem(last=False)
-        key = self._blocks[block].key
-        assert key is not None
-        self._reclaimed[key] = None
+        content = self._blocks[block].content
+        assert content is not None
+        if self.on_reclaim is not None:
+            self.on_reclaim(block, content)
+        self._reclaimed[content.key] = None
         if len(self._reclaimed) > self.num_blocks:
             self._reclaimed.popitem(last=False)
         self._forget(block)
@@ -207,19 +224,17 @@ class BlockPool:
         return block
 
     def _forget(self, block: int) -> None:
-        state = self._blocks[block]
-        if state.key is not None:
-            del self._by_key[state.key]
-            self._by_digest.get(state.digest, set()).discard(block)
-            if not self._by_digest.get(state.digest):
-                self._by_digest.pop(state.digest, None)
-        if state.parent is not None:
-            place = state.parent, state.tokens[0]
+        content, self._blocks[block].content = self._blocks[block].content, None
+        if content is None:
+            return
+        del self._by_key[content.key]
+        self._by_digest.get(content.digest, set()).discard(block)
+        if not self._by_digest.get(content.digest):
+            self._by_digest.pop(content.digest, None)
+        if (place := _place(content)) is not None:
             del self._siblings[place][block]
             if not self._siblings[place]:
                 del self._siblings[place]
-        state.key = state.digest = state.parent = None
-        state.tokens = ()
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless every block is exactly one of free, cached or used, and every key finds its
@@ -229,14 +244,18 @@ class BlockPool:
         assert self.held <= max(self.limit, self.used)
         for index, block in enumerate(self._blocks):
             if index == PAD_BLOCK or index in free:
-                assert block.users == 0 and block.key is None
+                assert block.users == 0 and block.content is None
             elif index in cached:
-                assert block.users == 0 and block.key is not None
+                assert block.users == 0 and block.content is not None
             else:
                 assert block.users > 0
-            assert block.key is None or self._by_key[block.key] == index
-        assert len(self._by_key) == sum(block.key is not None for block in self._blocks)
-        assert sum(map(len, self._by_digest.values())) == len(self._by_key)
+            assert block.content is None or self._by_key[block.content.key] == index
+        contents = {index: block.content for index, block in enumerate(self._blocks) if block.content is not None}
+        assert len(self._by_key) == len(contents) == sum(map(len, self._by_digest.values()))
         known = {block for siblings in self._siblings.values() for block in siblings}
-        assert known == {index for index, block in enumerate(self._blocks) if block.parent is not None}
-        assert all(self._blocks[index].key is not None for index in known)
+        assert known == {index for index, content in contents.items() if _place(content) is not None}
+
+
+def _place(content: Content) -> tuple[bytes, int] | None:
+    """Return where `nearest` looks for a block: the key before its own, and its first token."""
+    return (content.parent, content.tokens[0]) if content.parent is not None and content.tokens else None

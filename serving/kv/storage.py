@@ -31,6 +31,7 @@ class BlockedKV:
         self.block_size = block_size
         shape = (num_blocks, model.num_layers, model.num_kv_heads, _head_elements(model, block_size, dtype))
         self.data = lazy_zeros(shape, dtype, torch.device("cpu"))
+        self._memory = self.data.view(-1).view(torch.uint8).numpy().data
 
     @staticmethod
     def bytes_per_block(model: KVShape, block_size: int, dtype: torch.dtype) -> int:
@@ -46,6 +47,19 @@ class BlockedKV:
         """Copy the first block of each pair to the second, in order."""
         for source, target in pairs:
             self.data[target].copy_(self.data[source])
+
+    def save(self, block: int, out: memoryview) -> None:
+        """Copy a block to `out`, of `bytes_per_block` bytes."""
+        # Not by torch, whose threads a busy machine lets wait for one another.
+        out[:] = self._block(block)
+
+    def restore(self, block: int, data: memoryview) -> None:
+        """Copy a block from `data`, of `bytes_per_block` bytes."""
+        self._block(block)[:] = data
+
+    def _block(self, block: int) -> memoryview:
+        size = self.data[0].nbytes
+        return self._memory[block * size : (block + 1) * size]
 
     def give_back(self, blocks: Iterable[int]) -> None:
         """Return the memory of free blocks to the system, which provides zeros when they are written again."""

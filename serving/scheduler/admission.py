@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from serving.core import AdapterRef, LatencyClass, Request, SamplingParams
@@ -69,9 +69,18 @@ class Prediction:
 
 
 def predict(
-    outlook: Outlook, costs: CostModel, limits: Limits, request: Request, load_seconds: float, rank: int
+    outlook: Outlook,
+    costs: CostModel,
+    limits: Limits,
+    request: Request,
+    load_seconds: float,
+    rank: int,
+    cached_tokens: int = 0,
 ) -> Prediction:
-    """Predict the time to first token of a request that arrives now."""
+    """Predict the time to first token of a request that arrives now.
+
+    load_seconds: until its adapter, and the KV of its `cached_tokens`, are there
+    """
     ahead = _ahead(outlook, request)
     tokens = ahead.tokens + outlook.prefill_tokens
     rows = limits.max_batched_tokens
@@ -80,9 +89,8 @@ def predict(
         rows = min(max(rows, limits.min_prefill_tokens, outlook.decodes.decode_rows), limits.max_batched_tokens)
     per_token = (outlook.seconds + costs.prefill_seconds(rows, rank, rows)) / rows
     own = len(request.prompt_token_ids)
-    return Prediction(
-        queue=max(tokens * per_token, _seat_seconds(outlook, ahead, own)), load=load_seconds, prefill=own * per_token
-    )
+    queue = max(tokens * per_token, _seat_seconds(outlook, ahead, own))
+    return Prediction(queue=queue, load=load_seconds, prefill=(own - cached_tokens) * per_token)
 
 
 def _ahead(outlook: Outlook, request: Request) -> Backlog:
@@ -115,10 +123,18 @@ def _seat_seconds(outlook: Outlook, ahead: Backlog, own: int) -> float:
 
 
 class Admission:
-    """Thread-safe. The engine thread calls `update`, `arrived` and `finished`; other threads call `admit`."""
+    """Thread-safe. The engine thread calls `update`, `arrived` and `finished`; other threads call `admit`.
 
-    def __init__(self, limits: Limits, costs: CostModel) -> None:
-        self._limits, self._costs = limits, costs
+    cached: how many tokens of a request's prompt need no computing, and the seconds until their KV is restored
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        costs: CostModel,
+        cached: Callable[[Request], tuple[int, float]] = lambda request: (0, 0.0),
+    ) -> None:
+        self._limits, self._costs, self._cached = limits, costs, cached
         self._lock = threading.Lock()
         self._outlook = Outlook()
         self._submitted: dict[str, Request] = {}  # admitted and not yet in the outlook
@@ -138,6 +154,11 @@ class Admission:
                 raise self._refusal("queue_full", f"{waiting} requests are waiting", prediction.queue / 2)
             if self._limits.max_tenant_queue and own >= self._limits.max_tenant_queue:
                 raise self._refusal("tenant_queue_full", f"{own} of your requests are waiting", prediction.queue / 2)
+            if request.deadline is not None and now + prediction.first_token > request.deadline:
+                # Spilled KV may save it: looked for only now, since it takes a hash for each block of the prompt.
+                tokens, seconds = self._cached(request)
+                load = max(load_seconds, seconds)
+                prediction = predict(outlook, self._costs, self._limits, request, load, rank, tokens)
             if request.deadline is not None and now + prediction.first_token > request.deadline:
                 late = now + prediction.first_token - request.deadline
                 raise self._refusal(

@@ -12,6 +12,7 @@ import itertools
 
 from serving.core import LatencyClass, Sequence, Status
 from serving.kv.pool import BlockPool
+from serving.kv.tiers import Tiers
 from serving.scheduler.accounts import Accounts
 from serving.scheduler.cost_model import CostModel
 from serving.scheduler.counts import ClassCounts
@@ -21,6 +22,7 @@ from serving.scheduler.limits import Limits
 from serving.scheduler.open_step import OpenStep, can_decode
 from serving.scheduler.preemption import victim_order, victims_for
 from serving.scheduler.queues import Deadlines, WaitQueue
+from serving.scheduler.restores import Restores
 from serving.scheduler.slo import Targets
 from serving.scheduler.tables import BlockTables
 from serving.speculation import Drafter
@@ -47,6 +49,7 @@ class Planner:
         drafter: Drafter | None = None,
         max_draft_rows: int = 0,
         drafts_in_turn: bool = True,
+        tiers: Tiers | None = None,
     ) -> None:
         self.limits, self.pool, self.residency = limits, pool, residency
         self.targets, self.costs = targets or Targets(), costs or CostModel()
@@ -54,6 +57,14 @@ class Planner:
         self.tables = BlockTables(pool, fingerprint)
         drafter = drafter or Drafter()
         self.drafts = DraftPlanner(drafter, self.tables, pool, self.costs, max_draft_rows, in_turn=drafts_in_turn)
+        self.restores = Restores(
+            tiers or Tiers(pool),
+            self.tables,
+            self.costs,
+            self.targets,
+            self.accounts.rank,
+            limits.max_batched_tokens,
+        )
         self.waiting, self.running = WaitQueue(self.targets), list[Sequence]()
         self.counts = {latency_class: ClassCounts() for latency_class in LatencyClass}
         self.preemptions = 0
@@ -82,6 +93,7 @@ class Planner:
 
     def finish(self, sequence: Sequence) -> None:
         """Remove a running or waiting sequence and free what it holds. Its published blocks stay cached."""
+        self.restores.end(sequence)
         if sequence.status is Status.RUNNING:
             self._stop(sequence)
         elif sequence.status is Status.WAITING:
@@ -98,6 +110,7 @@ class Planner:
         self._planned_at = now
         self.accounts.settle(self.running, now)
         self.waiting.age(now)
+        self.restores.plan(now, self.waiting.preview(self._tenant_key), self.running)
         self._preempt_for_blocked(step)
         self._plan_decodes(step)
         self._plan_prefills(step)
@@ -131,6 +144,7 @@ class Planner:
 
     def drop_prefixes(self, digest: str | None) -> list[int]:
         """Forget all KV and all answers of a revoked adapter; returns the block ids to zero."""
+        self.restores.forget(digest)
         self.drafts.drafter.forget((digest,))
         return self.pool.drop(digest)
 
@@ -168,6 +182,8 @@ class Planner:
         if self.tables.missing(sequence) <= 0:  # 15 of 16 decodes
             return True
         while self.tables.missing(sequence) > self.pool.available:
+            if self.restores.give_way():
+                continue
             candidates = (s for s in reversed(self.running) if s not in step.scheduled)
             victim = max(candidates, key=lambda s: victim_order(s, self.targets, step.now))
             self._preempt(victim, step)
@@ -233,6 +249,7 @@ class Planner:
                 and self.residency.is_ready(sequence.digest)
                 and not sequence.in_flight
                 and not self.tables.is_being_computed(sequence)
+                and not (len(self.running) < self.limits.max_num_seqs and self.restores.delays(sequence, step.now))
             ):
                 return sequence
         return None
@@ -246,9 +263,10 @@ class Planner:
         # One spare block per running sequence would be safest; a single one keeps the pool full and preemption rare. A
         # group's first token parts it into members that each need one.
         spare = (1 if self.running else 0) + sequence.width - 1
-        start = self.tables.start(sequence, spare)
-        if start is None:
-            return False
+        while (start := self.tables.start(sequence, spare)) is None:
+            if not self.restores.give_way(to=sequence):
+                return False
+        self.restores.started(sequence, step.now)
         step.plan.fresh_blocks += start.fresh
         if start.copy is not None:
             step.plan.copies.append(start.copy)
@@ -272,11 +290,13 @@ class Planner:
         if sequence is None or sequence not in self.waiting or not self.residency.is_ready(sequence.digest):
             return
         seats = self.seats + sequence.width - self.limits.max_num_seqs
-        blocks = self.pool.blocks_for(sequence.length) + sequence.width - self.pool.available
+        held = self.pool.available + self.restores.held_for(sequence)
+        blocks = self.pool.blocks_for(sequence.length) + sequence.width - held
         for victim in victims_for(sequence, self.running, self.targets, step.now, seats, blocks):
             self._preempt(victim, step)
 
     def _preempt(self, victim: Sequence, step: OpenStep) -> None:
+        self.restores.preempted(victim)
         self._stop(victim)
         victim.status = Status.WAITING
         victim.preemptions += 1
@@ -329,7 +349,9 @@ class Planner:
 
     def check_integrity(self) -> None:
         """Raise AssertionError when sequences, queue and pool disagree."""
-        self.tables.check_integrity([member for sequence in self.running for member in sequence.members])
+        members = [member for sequence in self.running for member in sequence.members]
+        self.tables.check_integrity(members, self.restores.held)
+        self.restores.check_integrity(self.waiting)
         self.waiting.check_integrity()
         assert self.seats <= self.limits.max_num_seqs
         for sequence in self.running:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from serving.core import Sequence
+from serving.core import Request, Sequence
+from serving.kv.content import Content
 from serving.kv.pool import BlockPool
 from serving.kv.prefix import block_key, root_key, scoped_key, shared_root_key
 from serving.steps import Chunk
@@ -88,7 +90,7 @@ class BlockTables:
         if not self.pool.caching or most <= 0:
             return None
         tokens = sequence.tokens[count * size : count * size + most]
-        return self.pool.nearest(self._parent(sequence, count), tokens)
+        return self.pool.nearest(self._parent(sequence.request, sequence.block_keys, count), tokens)
 
     def grow(self, sequence: Sequence, drafted: int = 0) -> list[int]:
         """Allocate the `missing` blocks, which the caller has made available, and return them."""
@@ -146,9 +148,7 @@ class BlockTables:
         if last > first:
             self._extend_keys(sequence, last, chunk.draft)
         for index in range(first, last):
-            tokens = self._tokens(sequence, index, chunk.draft)
-            parent = self._parent(sequence, index)
-            self.pool.publish(sequence.blocks[index], sequence.block_keys[index], sequence.digest, parent, tokens)
+            self.pool.publish(sequence.blocks[index], self._content(sequence, index, chunk.draft))
             self._filling.discard(sequence.block_keys[index])
 
     def release(self, sequence: Sequence) -> None:
@@ -167,19 +167,42 @@ class BlockTables:
         """Make the keys of the first `count` blocks. accepted: tokens that the sequence is about to get."""
         for index in range(len(sequence.block_keys), count):
             tokens = self._tokens(sequence, index, accepted)
-            sequence.block_keys.append(block_key(self._parent(sequence, index), tokens))
+            parent = self._parent(sequence.request, sequence.block_keys, index)
+            sequence.block_keys.append(block_key(parent, tokens))
 
-    def _parent(self, sequence: Sequence, index: int) -> bytes:
+    def keys_of(self, request: Request) -> Iterator[bytes]:
+        """Yield the keys of the blocks that a request's prompt may find, each made when it is asked for. Safe from any
+        thread."""
+        size, prompt = self.pool.block_size, request.prompt_token_ids
+        keys: list[bytes] = []
+        for start in range(0, len(prompt) - size, size):
+            keys.append(block_key(self._parent(request, keys, start // size), prompt[start : start + size]))
+            yield keys[-1]
+
+    def _content(self, sequence: Sequence, index: int, accepted: tuple[int, ...]) -> Content:
+        """Return what block `index` holds. accepted: tokens that the sequence is about to get."""
+        request = sequence.request
+        shared = index < request.shared_tokens // self.pool.block_size
+        return Content(
+            sequence.block_keys[index],
+            sequence.digest,
+            None if shared else request.cache_scope,
+            self._parent(request, sequence.block_keys, index),
+            self._tokens(sequence, index, accepted),
+            request.latency_class,
+        )
+
+    def _parent(self, request: Request, keys: list[bytes], index: int) -> bytes:
         """Return the key that stands for all before block `index`, whose key need not be known."""
-        request, keys = sequence.request, sequence.block_keys
+        digest = request.adapter.digest
         # Blocks that hold nothing but what every tenant's prompt begins with.
         shared = request.shared_tokens // self.pool.block_size
         if index:
             parent = keys[index - 1]
         elif shared:
-            parent = shared_root_key(sequence.digest, self._fingerprint)
+            parent = shared_root_key(digest, self._fingerprint)
         else:
-            parent = root_key(request.cache_scope, sequence.digest, self._fingerprint)
+            parent = root_key(request.cache_scope, digest, self._fingerprint)
         return scoped_key(parent, request.cache_scope) if shared and index == shared else parent
 
     def _tokens(self, sequence: Sequence, index: int, accepted: tuple[int, ...]) -> tuple[int, ...]:
@@ -188,10 +211,15 @@ class BlockTables:
         start, end = index * size, (index + 1) * size
         return (*sequence.tokens[start:end], *accepted[max(0, start - known) : max(0, end - known)])
 
-    def check_integrity(self, running: list[Sequence]) -> None:
-        """Raise AssertionError when sequences and pool disagree about the blocks that are held."""
+    def check_integrity(self, running: list[Sequence], held: Iterable[int]) -> None:
+        """Raise AssertionError when sequences and pool disagree about the blocks that are held.
+
+        held: blocks held for sequences that wait, once for each
+        """
         self.pool.check_integrity()
         users: dict[int, int] = {}
+        for block in held:
+            users[block] = users.get(block, 0) + 1
         for sequence in running:
             assert 0 <= sequence.computed <= sequence.planned <= sequence.length
             assert len(sequence.blocks) * self.pool.block_size >= sequence.planned

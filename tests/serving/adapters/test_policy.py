@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from serving.adapters.policy import EvictionCost, GreedyDual, UsageRates, load_order
+from serving.adapters.policy import load_order
+from serving.eviction import EvictionCost, GreedyDual, UsageRates
 
 MIB = 1 << 20
 ONE = EvictionCost(seconds=0.02, bytes=10 * MIB)
@@ -136,3 +137,13 @@ def test_the_order_is_not_read_further_than_there_is_room() -> None:
     endless = map(str, itertools.count())
     assert [d for d, _ in load_order(endless, (), set(), set(), 3)] == ["0", "1", "2"]
     assert next(endless) == "3"
+
+
+def test_keys_that_nobody_asks_for_any_more_age_by_newcomers_that_are_turned_away() -> None:
+    order = GreedyDual[str](UsageRates())
+    dear, cheap = EvictionCost(4.0, 1 << 20), EvictionCost(1.0, 1 << 20)
+    order.rates.use("old", 0.0)
+    order.release("old", dear, 0.0)
+    order.rates.use("new", 0.0)
+    assert [order.admits("new", cheap, 0.0) for _ in range(4)] == [False, False, False, True]
+    assert order.evict() == "old" and order.admits("any", cheap, 0.0)

@@ -63,6 +63,13 @@ class NoAdapters(FakeResidency):
         return ()
 
 
+class NoCopies:
+    """`serving.block_copies.BlockCopies` of blocks that nobody looks into."""
+
+    def save(self, block: int, out: memoryview) -> None: ...
+    def restore(self, block: int, data: memoryview) -> None: ...
+
+
 class CountingRunner:
     """`serving.ports.Runner` whose next token is a function of the tokens before it.
 
@@ -81,6 +88,7 @@ class CountingRunner:
 
     def __init__(self, depth: int) -> None:
         self.depth = depth
+        self.kv = NoCopies()
         self.fail = False
         self.seconds = 0.0
         self.in_flight = 0

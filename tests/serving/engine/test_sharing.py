@@ -13,6 +13,7 @@ from serving.adapters.directory import DirectoryAdapterSource
 from serving.config import ServingConfig
 from serving.engine import sharing
 from serving.engine.sharing import MOVE_SECONDS, Boundary, SharedMemory, boundary_between
+from serving.kv.content import Content
 from serving.kv.pool import BlockPool
 from serving.replica import Base, build_engine
 from serving.scheduler.limits import Limits
@@ -120,7 +121,7 @@ def test_idle_adapters_and_cached_blocks_go_at_once_and_what_is_in_use_when_it_e
     busy = s.pool.allocate(10)
     cached = s.pool.allocate(20)
     for block in cached:
-        s.pool.publish(block, b"%d" % block, None)
+        s.pool.publish(block, Content(b"%d" % block, None))
     s.pool.release(cached)
     for _ in range(9):
         s.look(kv=1.0)
@@ -176,7 +177,7 @@ def test_both_sides_together_never_exceed_the_budget(steps: list[tuple[str, int]
         elif name == "take" and s.pool.available > n:
             taken.append(s.pool.allocate(n + 1))
             for block in taken[-1]:
-                s.pool.publish(block, b"%d" % block, None)
+                s.pool.publish(block, Content(b"%d" % block, None))
         elif name == "free" and taken:
             s.pool.release(taken.pop(n % len(taken)))
         elif name in ("a", "kv"):

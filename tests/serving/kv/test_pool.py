@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from serving.kv.content import Content
 from serving.kv.pool import PAD_BLOCK, BlockPool
 from serving.kv.prefix import block_key, root_key
 
@@ -20,8 +21,8 @@ def test_the_padding_block_is_never_handed_out() -> None:
 def test_a_published_block_outlives_its_user_until_it_is_needed() -> None:
     pool = BlockPool(4, 4)
     first, second, third = pool.allocate(3)
-    pool.publish(first, b"k1", None)
-    pool.publish(second, b"k2", None)
+    pool.publish(first, Content(b"k1", None))
+    pool.publish(second, Content(b"k2", None))
     pool.release([first, second, third])
     assert pool.match([b"k1", b"k2"]) == [first, second]
     pool.allocate(2)  # the free one, then the tail of the chain, which is reclaimed before its prefix
@@ -31,7 +32,7 @@ def test_a_published_block_outlives_its_user_until_it_is_needed() -> None:
 def test_a_block_in_use_is_shared_and_not_reclaimed() -> None:
     pool = BlockPool(3, 4)
     block = pool.allocate(1)[0]
-    pool.publish(block, b"k", "a")
+    pool.publish(block, Content(b"k", "a"))
     pool.take([block])
     pool.release([block])
     assert pool.used == 1 and pool.match([b"k"]) == [block]
@@ -44,9 +45,9 @@ def test_a_block_in_use_is_shared_and_not_reclaimed() -> None:
 def test_dropping_an_adapter_forgets_its_blocks_and_no_others() -> None:
     pool = BlockPool(6, 4)
     a, b, busy = pool.allocate(3)
-    pool.publish(a, b"a", "a")
-    pool.publish(b, b"b", "b")
-    pool.publish(busy, b"busy", "a")
+    pool.publish(a, Content(b"a", "a"))
+    pool.publish(b, Content(b"b", "b"))
+    pool.publish(busy, Content(b"busy", "a"))
     pool.release([a, b])
     assert pool.drop("a") == [a]
     assert [pool.match([key]) for key in (b"a", b"b", b"busy")] == [[], [b], []]
@@ -57,7 +58,7 @@ def test_a_limit_takes_cached_blocks_at_once_and_used_ones_when_they_are_release
     pool = BlockPool(9, 4)
     old, young, busy, last = pool.allocate(4)
     for block in (old, young, busy, last):
-        pool.publish(block, b"%d" % block, None)
+        pool.publish(block, Content(b"%d" % block, None))
     pool.release([old])
     pool.release([young])
     pool.set_limit(3)
@@ -77,8 +78,8 @@ def test_within_a_limit_the_oldest_cached_block_is_reused_though_others_are_free
     pool = BlockPool(9, 4)
     pool.set_limit(2)
     first, second = pool.allocate(2)
-    pool.publish(first, b"1", None)
-    pool.publish(second, b"2", None)
+    pool.publish(first, Content(b"1", None))
+    pool.publish(second, Content(b"2", None))
     pool.release([first])
     assert pool.allocate(1) == [first] and pool.held == 2 and pool.evictions == 1
     assert first not in pool.free_blocks() and len(pool.free_blocks()) == 6
@@ -88,7 +89,7 @@ def test_tokens_computed_again_after_reclaim_are_counted() -> None:
     pool = BlockPool(2, 4)
     for key in (b"1", b"2", b"1", b"3", b"1"):
         block = pool.allocate(1)[0]
-        pool.publish(block, key, None)
+        pool.publish(block, Content(key, None))
         pool.release([block])
     assert pool.evictions == 4 and pool.recomputed == 2
 
@@ -96,8 +97,8 @@ def test_tokens_computed_again_after_reclaim_are_counted() -> None:
 def test_matching_stops_at_the_first_gap() -> None:
     pool = BlockPool(4, 4)
     one, two = pool.allocate(2)
-    pool.publish(one, b"1", None)
-    pool.publish(two, b"3", None)
+    pool.publish(one, Content(b"1", None))
+    pool.publish(two, Content(b"3", None))
     assert pool.match([b"1", b"2", b"3"]) == [one]
 
 
@@ -111,7 +112,7 @@ def test_any_sequence_of_operations_keeps_every_block_accounted_for(steps: list[
         elif operation == 1 and held:
             pool.release([held.pop(value % len(held))])
         elif operation == 2 and held:
-            pool.publish(held[value % len(held)], bytes([value]), str(value % 2))
+            pool.publish(held[value % len(held)], Content(bytes([value]), str(value % 2)))
         elif operation == 3:
             found = pool.match([bytes([value])])
             pool.take(found)
@@ -148,9 +149,9 @@ def test_keys_differ_in_every_part_and_where_parts_are_cut() -> None:
 def test_the_nearest_block_behind_a_prefix_is_found_until_it_is_evicted_or_dropped() -> None:
     pool = BlockPool(6, 4)
     one, two, other = pool.allocate(3)
-    pool.publish(one, b"1", "a", b"root", (1, 2, 3, 4))
-    pool.publish(two, b"2", "a", b"root", (1, 2, 9, 9))
-    pool.publish(other, b"3", "b", b"elsewhere", (1, 2, 9, 8))
+    pool.publish(one, Content(b"1", "a", None, b"root", (1, 2, 3, 4)))
+    pool.publish(two, Content(b"2", "a", None, b"root", (1, 2, 9, 9)))
+    pool.publish(other, Content(b"3", "b", None, b"elsewhere", (1, 2, 9, 8)))
     assert pool.nearest(b"root", [1, 2, 9, 7]) == (two, 3)
     assert pool.nearest(b"root", [1, 2, 3]) == (one, 3)
     assert pool.nearest(b"root", [5]) is None is pool.nearest(b"nowhere", [1]) is pool.nearest(b"root", [])

@@ -12,10 +12,11 @@ import heapq
 import itertools
 import random
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from serving.core import AdapterRef, LatencyClass, Request, SamplingParams, Sequence, Status
 from serving.kv.pool import BlockPool
+from serving.kv.tiers import Tiers
 from serving.scheduler.admission import Outlook, observe, predict
 from serving.scheduler.cost_model import DEFAULTS, CostModel
 from serving.scheduler.fairness import Prices
@@ -24,7 +25,9 @@ from serving.scheduler.planner import Planner
 from serving.scheduler.slo import Target, Targets
 from serving.steps import StepPlan
 from tests.serving.scheduler.guesses import Guesses
+from tests.serving.scheduler.outcome import Outcome
 from tests.serving.scheduler.residency import RANKS, SimulatedResidency
+from tests.serving.scheduler.simulated_store import KeyCopies, draw_stores
 
 GREEDY = SamplingParams(temperature=0)
 MAX_STEPS = 20_000
@@ -47,27 +50,6 @@ _TEXT = _Text()
 
 
 @dataclass(slots=True)
-class Outcome:
-    """The fate of a trace's requests. probes: (predicted, real) seconds to the first token of requests that
-    admission would have refused and that were let in to see."""
-
-    served: int = 0
-    refused: int = 0
-    expired: int = 0
-    cancelled: int = 0
-    revoked: int = 0
-    failed: int = 0
-    preempted: int = 0
-    aged: int = 0
-    steps: int = 0
-    drafted: int = 0
-    accepted: int = 0
-    cached_tokens: int = 0
-    largest_gap_share: float = 0.0
-    probes: list[tuple[float, float]] = field(default_factory=list)
-
-
-@dataclass(slots=True)
 class _Wait:
     """An aged sequence that could start: how much service everybody had had, and how far the counters were apart."""
 
@@ -77,12 +59,14 @@ class _Wait:
 
 class Trace:
     """One simulated life of a replica, drawn from `seed`. kind: mixed (everything at once), fair (one class, tenants
-    that always have work), flood (the first class asks for more than there is)."""
+    that always have work), flood (the first class asks for more than there is). levels: with memory levels below the
+    KV pool; None: in every second trace."""
 
-    def __init__(self, seed: int, kind: str = "mixed") -> None:
+    def __init__(self, seed: int, kind: str = "mixed", *, levels: bool | None = None) -> None:
         self.seed, self.kind = seed, kind
         self.rng = rng = random.Random(f"{kind}/{seed}")
         self.now, self.outcome = 0.0, Outcome()
+        self.level_rng = random.Random(f"levels/{kind}/{seed}")
         self.depth = rng.randrange(2)
         size = rng.choice((2, 4, 8))
         self.longest = size * rng.randint(3, 8)
@@ -92,9 +76,15 @@ class Trace:
         self.residency = SimulatedResidency(rng.randint(1, 4), rng)
         speed = 10 ** rng.uniform(-1.5, 0.5)
         self.truth = CostModel(tuple(c * speed * rng.uniform(0.5, 2.0) for c in DEFAULTS))
+        limits = Limits(
+            budget, seqs, rng.randint(10, 40), rng.choice((0, 10)), rng.randint(1, budget), rng.choice((0, 32))
+        )
+        caching = rng.random() < 0.7
+        pool = BlockPool(blocks, size, caching=caching)
+        self.stores = draw_stores(self.level_rng, speed, lambda: self.now, levels) if caching else []
         self.planner = Planner(
-            Limits(budget, seqs, rng.randint(10, 40), rng.choice((0, 10)), rng.randint(1, budget), rng.choice((0, 32))),
-            BlockPool(blocks, size, caching=rng.random() < 0.7),
+            limits,
+            pool,
             self.residency,
             "fingerprint",
             targets=Targets(
@@ -104,6 +94,7 @@ class Trace:
             ),
             drafter=Guesses(rng),
             max_draft_rows=0 if self.depth else rng.choice((0, 4, 40)),
+            tiers=Tiers(pool, self.stores, KeyCopies(self.level_rng)),
         )
         self.tenants = {f"t{i}": rng.choice((0.5, 1.0, 1.0, 2.0)) for i in range(rng.randint(2, 4))}
         self.adapters = [f"a{i}" for i in range(rng.randint(1, 6))]
@@ -204,8 +195,11 @@ class Trace:
     def _sleep(self, idle: int) -> None:
         """To the next event; a planner that does nothing although there is something to do is stuck."""
         times = [at for at in self.residency.loading.values() if at > self.now]
+        times += [at for store in self.stores for at in store.ends if at > self.now]
         if self._events:
             times.append(self._events[0][0])
+        if any(map(self.planner.restores.restoring, self.planner.waiting)):
+            times.append(self.now + IDLE_SECONDS * self.speed)
         if times:
             self.now = max(self.now, min(times))
         else:
@@ -327,8 +321,10 @@ class Trace:
             assert sequence.digest is None or self.residency.pins[sequence.digest] > 0
         assert len(set(plan.fresh_blocks)) == len(plan.fresh_blocks)
         if not plan.chunks and not self._launched and not late:
-            could = [s for s in planner.sequences() if self.residency.is_ready(s.digest)]
+            ready = [s for s in planner.sequences() if self.residency.is_ready(s.digest)]
+            could = [s for s in ready if not planner.restores.restoring(s)]
             assert not could, "nothing is computed, something could be"
+            planner.restores.check_patience(self.now)
         self.outcome.preempted += len(plan.preempted)
         weights = self.tenants
         for chunk in plan.chunks:
@@ -395,3 +391,7 @@ class Trace:
         assert all(pins == 0 for pins in self.residency.pins.values())
         assert planner.accounts.counters.gap() == 0.0
         assert not self._launched
+        restores = planner.restores
+        self.outcome.restored = sum(counts.restored_blocks for counts in restores.tiers.counts().values())
+        self.outcome.given_up = restores.counts.given_up
+        assert not restores.held

@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from tests.serving.scheduler.simulator import Outcome, Trace
+from tests.serving.scheduler.outcome import Outcome
+from tests.serving.scheduler.simulator import Trace
 
 KINDS = ("mixed", "fair", "flood")
 SECONDS = 10.0
@@ -47,6 +48,8 @@ def test_random_traces_end_with_everyone_served_fairly_and_nothing_leaked() -> N
         "aged",
         "cached_tokens",
         "accepted",
+        "restored",
+        "given_up",
     ):
         assert sum(getattr(outcome, what) for outcome in outcomes) > 0, what
     assert max(outcome.largest_gap_share for outcome in outcomes) > 0.1
