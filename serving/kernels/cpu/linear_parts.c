@@ -16,9 +16,10 @@ enum { STREAMED_PANELS = 2 };
 enum { AHEAD_BYTES = 2048 };
 /* Pieces of strips that are fetched beside one tile, at most. */
 enum { MOST_PIECES = 6 };
-/* The bfloat16 weights of one tile that are unpacked at once: they are written and read in a first-level cache. A tile
- * of several panels and few rows takes UNPACKED_BYTES, one of many rows a block of k. */
-enum { UNPACKED_BYTES = 16 << 10, MOST_UNPACKED_BYTES = W_BLOCK_BYTES + (2 << 10) };
+/* The bfloat16 weights of one tile that are unpacked at once: they are written and read in a first-level cache. Few rows
+ * take so little that fetches, which unpacking does alone, come evenly: with 16 KiB a lone row takes a tenth longer. Many
+ * rows take a block of k. */
+enum { UNPACKED_BYTES = 4 << 10, MOST_UNPACKED_BYTES = W_BLOCK_BYTES + (2 << 10) };
 
 /* The work that threads take, one item after another: `each` units of panels for the first so many rows, as many for
  * the next. */
@@ -116,12 +117,13 @@ typedef struct {
     _Alignas(64) uint16_t values[MOST_UNPACKED_BYTES / sizeof(uint16_t)];
 } unpacked;
 
-/* Let a tile read its weights, k in [k, k + length), from `to`. Meanwhile the next of a panel are fetched, or, behind its
- * end, those of panel `then`. */
+/* Let a tile read its weights, k in [k, k + length), from `to`. Meanwhile what lies AHEAD_BYTES
+ * further on in a panel is fetched, or, behind its end, in panel `then`. */
 static void unpack_tile(const sk_job *j, sk_tile *t, int64_t panel, int64_t k, int64_t then, unpacked *to) {
     for (int64_t p = 0; p < t->panels; p++) {
         const char *from = (const char *)j->w->packed + (panel + p) * j->panel_bytes;
-        const char *ahead = k + t->k < j->k ? weights_at(j, panel + p, k + t->k) : weights_at(j, then + p, 0);
+        const int64_t next = k + AHEAD_BYTES / j->turn_bytes * j->turn;
+        const char *ahead = next < j->k ? weights_at(j, panel + p, next) : weights_at(j, then + p, next - j->k);
         j->unpack(&j->w->groups, from, k, t->k, to->values + p * t->k * SK_PANEL, ahead);
     }
     t->w = (const char *)to->values;

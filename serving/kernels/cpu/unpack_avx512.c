@@ -59,27 +59,7 @@ INLINE void unpack_units(const char *from, int64_t units, const int codes, const
     }
 }
 
-#define UNPACK_CASE(codes, offset) \
-    case codes * SK_OFFSETS + offset: unpack_units(from, units, codes, offset, &scales, &offsets, out, ahead); break;
-
-AVX512 void sk_avx512_unpack(const sk_groups *g, const char *panel, int64_t k, int64_t length, uint16_t *out,
-                             const char *ahead) {
-    const int64_t unit = sk_unit_bytes(g), end = k + length;
-    for (int64_t upto; k < end; k = upto) {
-        const char *group = panel + k / g->size * sk_group_bytes(g);
-        const char *from = group + sk_group_head(g) + k % g->size / SK_UNIT * unit;
-        upto = (k / g->size + 1) * g->size < end ? (k / g->size + 1) * g->size : end;
-        const int64_t units = (upto - k) / SK_UNIT;
-        const group_floats scales = read_floats(group, g->type);
-        const group_floats offsets =
-            g->offset == SK_SCALE_ALONE ? scales : read_floats(group + sk_scale_bytes(g), g->type);
-        switch (g->codes * SK_OFFSETS + g->offset) {
-            UNPACK_CASE(SK_U4, SK_SCALE_ALONE) UNPACK_CASE(SK_U4, SK_MINIMUM) UNPACK_CASE(SK_U4, SK_ZERO)
-            UNPACK_CASE(SK_S8, SK_SCALE_ALONE) UNPACK_CASE(SK_S8, SK_MINIMUM) UNPACK_CASE(SK_S8, SK_ZERO)
-            UNPACK_CASE(SK_E4M3, SK_SCALE_ALONE)
-        }
-        out += units * SK_UNIT_VALUES;
-        ahead += units * unit;
-    }
-}
+#define UNPACK_ATTRIBUTE AVX512
+#define UNPACK sk_avx512_unpack
+#include "unpack_groups.h"
 #endif
