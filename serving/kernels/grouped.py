@@ -97,7 +97,9 @@ def stack(parts: Sequence[GroupedWeight]) -> GroupedWeight | None:
     forms = [_with_offsets(part if four_bits else _in_eight_bits(part), has_minima, has_zeros) for part in parts]
 
     def all_of(name: str) -> torch.Tensor:
-        groups = [getattr(form, name).repeat_interleave(form.group // group, 1)[:, : -(-width // group)] for form in forms]
+        groups = [
+            getattr(form, name).repeat_interleave(form.group // group, 1)[:, : -(-width // group)] for form in forms
+        ]
         return torch.cat([each.to(dtype) for each in groups])
 
     return GroupedWeight(

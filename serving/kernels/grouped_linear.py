@@ -94,9 +94,7 @@ def _form(weight: GroupedWeight | ScaledWeight) -> _Form:
     outputs, inputs = weight.shape
     offset = _MINIMUM if weight.minima is not None else _ZERO if weight.zeros is not None else _SCALE_ALONE
     beside = weight.minima if weight.minima is not None else weight.zeros
-    groups = CGroups(
-        weight.group, _U4 if weight.four_bits else _S8, offset, _SCALE_TYPES[weight.scales.dtype]
-    )
+    groups = CGroups(weight.group, _U4 if weight.four_bits else _S8, offset, _SCALE_TYPES[weight.scales.dtype])
     return _Form(
         weight.codes.contiguous(),
         weight.scales.contiguous(),

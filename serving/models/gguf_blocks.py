@@ -1,6 +1,6 @@
 """GGUF's blocks as grouped weights, number for number: Q4_0, Q4_1, Q8_0, Q4_K and Q6_K.
 
-A packed folder (`serving.models.convert_gguf --packed`) has `MODULE.weight_q4_1` and so on: uint8 [out, bytes of a row].
+A packed folder (`serving.models.convert_gguf --packed`) has `MODULE.weight_q4_1` and so on: uint8 [out, bytes].
 Layouts: https://github.com/ggml-org/llama.cpp/blob/master/ggml/src/ggml-common.h
 """
 

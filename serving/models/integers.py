@@ -28,8 +28,8 @@ def quantised(module: str, outputs: int, inputs: int, form: Integers, find: Find
 
     find: a tensor of the checkpoint by name
 
-    Raises QuantizationError: tensors missing, misshapen or of other types; groups that do not divide; an order of inputs
-    that groups do not follow; scales that are not finite; a module that should not be quantised.
+    Raises QuantizationError: tensors missing, misshapen or of other types; groups that do not divide; an order of
+    inputs that groups do not follow; scales that are not finite; a module that should not be quantised.
     """
     marks = [name for name in _MARKS if find(f"{module}.{name}") is not None]
     plain = find(f"{module}.weight") is not None
@@ -84,8 +84,8 @@ class _Module:
             return
         if order.shape != (self.inputs,) or not torch.equal(order.long(), torch.arange(self.inputs) // self.group):
             raise QuantizationError(
-                f"{self.name}.{name}: its groups are not {self.group} neighbouring inputs each (act-order), which is not "
-                "served; quantise with desc_act false, or with static groups"
+                f"{self.name}.{name}: its groups are not {self.group} neighbouring inputs each (act-order), which is "
+                "not served; quantise with desc_act false, or with static groups"
             )
 
     def weight(self, codes: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None) -> GroupedWeight:
