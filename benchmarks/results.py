@@ -11,6 +11,7 @@ from typing import Any
 from benchmarks.gateway import report as gateway
 from benchmarks.kernels import report as kernels
 from benchmarks.machine import RESULTS
+from benchmarks.packed_base import report as packed_base
 from benchmarks.serving import gpu
 from benchmarks.serving import report as serving
 from benchmarks.speculation import report as speculation
@@ -151,6 +152,11 @@ def _speculation(file: Path) -> str:
     return "```\n" + "\n".join(line.rstrip() for line in lines) + "\n```"
 
 
+def _packed_base(file: Path) -> str:
+    lines, _ = packed_base.report(_load(file))
+    return "```\n" + "\n".join(lines) + "\n```"
+
+
 def _gateway(file: Path) -> str:
     return gateway.text(_load(file))
 
@@ -196,6 +202,7 @@ RENDERERS: dict[str, Callable[[Path], str]] = {
     "serving_quality": _quality,
     "residency": _residency,
     "speculation": _speculation,
+    "packed_base": _packed_base,
     "pages": _pages,
     "search": _search,
     "kernels_cpu": _kernels_cpu,

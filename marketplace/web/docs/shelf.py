@@ -28,7 +28,7 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "Account and data",
         ("accounts", "organizations", "payments", "invoices", "retention", "security", "terms", "privacy"),
     ),
-    ("Running the platform", ("operations", "metrics", "tracing", "serving", "models", "gpu")),
+    ("Running the platform", ("operations", "metrics", "tracing", "serving", "models", "quantized-bases", "gpu")),
     (
         "How it is built",
         (

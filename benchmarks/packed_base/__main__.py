@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
-import statistics
 import sys
 import tempfile
 from pathlib import Path
@@ -22,6 +21,7 @@ import httpx
 
 from benchmarks import machine
 from benchmarks.contracts import replica
+from benchmarks.packed_base.report import report
 from benchmarks.speculation.__main__ import new_rows, turn
 from devstack.bootstrap import base_gguf
 from devstack.state import State
@@ -32,7 +32,6 @@ from serving.models.config import ModelConfig
 from serving.models.convert_gguf import convert
 from serving.models.packed import load_packed
 
-MOST_MEMORY, LEAST_SPEED = 0.4, 1.2
 ROWS_A_TURN = 24
 
 
@@ -54,6 +53,7 @@ async def measure(packed: str, wide: str, rounds: int) -> dict[str, Any]:
     ):
         clients = (one, other)
         right: dict[str, list[int]] = {}
+        rows_of = {task: len(read_heldout(task)) for task in TASKS}
         for task in TASKS:
             rows = read_heldout(task)
             asked = [(task, row["messages"][-1:]) for row in rows]
@@ -74,34 +74,12 @@ async def measure(packed: str, wide: str, rounds: int) -> dict[str, Any]:
             found = {client: await turn(client, asked, 1, drafts=drafts, most=None) for client in order}
             _check(list(found.values()))
             rates[name].append([found[client].a_second for client in clients])
-        return {"right": right, "predictions_a_second": rates}
+        return {"rows": rows_of, "right": right, "predictions_a_second": rates}
 
 
 def _check(turns: list[Any]) -> None:
     if turns[0].texts != turns[1].texts:
         raise SystemExit("an answer of the packed base differs from its bfloat16 twin's: that must never be")
-
-
-def report(measured: dict[str, Any]) -> tuple[list[str], bool]:
-    """Return the lines of the table, and whether both bars are reached."""
-    memory = measured["bytes"]["packed"] / measured["bytes"]["bfloat16"]
-    lines = [
-        f"weights: {measured['bytes']['packed'] / 1e6:.0f} MB, {measured['bytes']['bfloat16'] / 1e6:.0f} MB in bfloat16: "
-        f"{memory:.2f}, at most {MOST_MEMORY}"
-    ]
-    fine = memory <= MOST_MEMORY
-    for name, rates in measured["predictions_a_second"].items():
-        ratios = [packed / wide for packed, wide in rates]
-        ratio = statistics.median(ratios)
-        fine = fine and ratio >= LEAST_SPEED
-        lines.append(
-            f"a lone client {name}: {statistics.median(rate for rate, _ in rates):.1f} predictions a second, ÷ bfloat16's "
-            f"{ratio:.2f} ({min(ratios):.2f} to {max(ratios):.2f}), at least {LEAST_SPEED}"
-        )
-    rows = {task: len(read_heldout(task)) for task in TASKS}
-    for task, (packed, wide) in measured["right"].items():
-        lines.append(f"{task}: {packed} of {rows[task]} right, in bfloat16 {wide}")
-    return lines, fine
 
 
 def main() -> int:
