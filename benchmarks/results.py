@@ -13,6 +13,7 @@ from benchmarks.gateway import report as gateway
 from benchmarks.kernels import report as kernels
 from benchmarks.kv_tiers import report as kv_tiers
 from benchmarks.machine import RESULTS
+from benchmarks.packed_base import report as packed_base
 from benchmarks.serving import gpu
 from benchmarks.serving import report as serving
 from benchmarks.speculation import report as speculation
@@ -163,6 +164,11 @@ def _kv_tiers(file: Path) -> str:
     return "```\n" + "\n".join(line.rstrip() for line in lines) + "\n```"
 
 
+def _packed_base(file: Path) -> str:
+    lines, _ = packed_base.report(_load(file))
+    return "```\n" + "\n".join(lines) + "\n```"
+
+
 def _gateway(file: Path) -> str:
     return gateway.text(_load(file))
 
@@ -210,6 +216,7 @@ RENDERERS: dict[str, Callable[[Path], str]] = {
     "speculation": _speculation,
     "fleet": _fleet,
     "kv_tiers": _kv_tiers,
+    "packed_base": _packed_base,
     "pages": _pages,
     "search": _search,
     "kernels_cpu": _kernels_cpu,

@@ -35,7 +35,9 @@ class ServingConfig:
     port: Annotated[int, "port to listen on; 0 picks a free one"] = 8000
     insecure: Annotated[bool, "answer without tickets: for one user on one machine"] = False
     dtype: Annotated[
-        str, "float32, bfloat16, int8 (weights and KV cache), or auto: bfloat16 where it is not slower"
+        str,
+        "float32, bfloat16 (weights in 4 and 8 bits stay packed), int8 (weights and KV cache), or auto: bfloat16 "
+        "where it is not slower",
     ] = "auto"
     kv_dtype: Annotated[
         str,

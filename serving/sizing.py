@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from serving.errors import ConfigError
 from serving.models.config import ModelConfig
+from serving.models.integer_config import Integers
 
 MIB = 1 << 20
 # Share of what is left that resident adapters get: on 24 GB, 8 adapters of rank 16 on an 8B model beside 16,000 tokens.
@@ -104,16 +105,29 @@ class CardPlan:
 def weight_bytes(model: ModelConfig, itemsize: int, *, eight_bits: bool) -> int:
     """Return the bytes of a model's weights in a type of `itemsize` bytes.
 
-    eight_bits: the layers' linears stay 8-bit floats; their scales count as one float32 per output, which is the most
+    eight_bits: the layers' linears stay in 4 or 8 bits; the scales of 8-bit floats count as one float32 per output,
+        which is the most
     """
     hidden, inner = model.hidden_size, model.intermediate_size
     qkv = model.q_size + 2 * model.kv_size
     numbers = hidden * (qkv + model.q_size + 3 * inner)
     outputs = qkv + 2 * hidden + 2 * inner
-    linears = numbers + 4 * outputs if eight_bits else numbers * itemsize
+    linears = numbers * itemsize
+    if eight_bits:
+        form = model.quantization
+        linears = _integer_bytes(form, numbers, outputs) if isinstance(form, Integers) else numbers + 4 * outputs
     norms = 4 if model.family.output_norms else 2
     around = (1 if model.tied_embeddings else 2) * model.vocab_size * hidden + (norms * model.num_layers + 1) * hidden
     return model.num_layers * linears + around * itemsize
+
+
+def _integer_bytes(form: Integers, numbers: int, outputs: int) -> int:
+    """Return the most that linears in integers take: a scale and a zero of 16 bits for each group, or, for GGUF's
+    blocks, of 32 bits for each 16 inputs, its smallest groups."""
+    if form.method == "gguf":
+        return numbers * form.bits // 8 + 8 * numbers // 16
+    scales = outputs if form.group is None else numbers // form.group
+    return numbers * form.bits // 8 + 4 * scales
 
 
 def step_bytes(model: ModelConfig, steps: Steps, itemsize: int, max_rank: int) -> dict[str, int]:

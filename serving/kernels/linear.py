@@ -31,10 +31,23 @@ _RUN_ARGUMENTS = (
 )
 
 
+class CGroups(ctypes.Structure):
+    """`sk_groups` of linear.h."""
+
+    _fields_ = (("size", Integer), ("codes", Integer), ("offset", Integer), ("type", Integer))
+
+
 class CLinear(ctypes.Structure):
     """`sk_linear` of linear.h."""
 
-    _fields_ = (("n", Integer), ("k", Integer), ("dtype", Integer), ("packed", Pointer), ("scales", Pointer))
+    _fields_ = (
+        ("n", Integer),
+        ("k", Integer),
+        ("dtype", Integer),
+        ("packed", Pointer),
+        ("scales", Pointer),
+        ("groups", CGroups),
+    )
 
 
 class WeightArena:

@@ -27,6 +27,12 @@ class ScaledWeight:
     activations: bool = True
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """Return (outputs, inputs)."""
+        outputs, inputs = self.data.shape
+        return outputs, inputs
+
+    @property
     def nbytes(self) -> int:
         return self.data.nbytes + self.scales.nbytes
 
@@ -53,8 +59,3 @@ def stack(parts: Sequence[ScaledWeight]) -> ScaledWeight:
     rows = math.gcd(first.rows, *(len(part.data) for part in parts[:-1]))
     scales = [part.scales.repeat_interleave(part.rows // rows, 0)[: -(-len(part.data) // rows)] for part in parts]
     return replace(first, data=torch.cat([part.data for part in parts]), scales=torch.cat(scales), rows=rows)
-
-
-def dense(weight: torch.Tensor | ScaledWeight) -> torch.Tensor:
-    """Return a weight as plain numbers: float32 if it was scaled, else as it is."""
-    return weight.dequantised() if isinstance(weight, ScaledWeight) else weight

@@ -10,6 +10,7 @@ from typing import Any
 from sealed_weights.intake.architectures import ARCHITECTURES, Architecture, architecture_of
 from serving.models import quantization
 from serving.models.errors import ModelConfigError as ModelConfigError
+from serving.models.integer_config import Integers
 from serving.models.quantization import Quantization
 from serving.models.rope_config import Rope, ropes_of
 
@@ -37,7 +38,7 @@ class ModelConfig:
     score_scale: what a query's product with a key is multiplied by
     score_cap, logit_cap: c of c · tanh(x / c), applied to scores and logits; None: they are not capped
     embed_scale: what embeddings are multiplied by
-    quantization: how the checkpoint holds its linears in 8-bit floats; None: it does not
+    quantization: how the checkpoint holds its linears in 4 or 8 bits; None: it does not
     """
 
     vocab_size: int
@@ -55,7 +56,7 @@ class ModelConfig:
     score_cap: float | None = None
     logit_cap: float | None = None
     embed_scale: float = 1.0
-    quantization: Quantization | None = None
+    quantization: Quantization | Integers | None = None
 
     def __post_init__(self) -> None:
         if not self.score_scale:

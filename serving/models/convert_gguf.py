@@ -1,7 +1,7 @@
-"""`python -m serving.models.convert_gguf SRC.gguf DEST_DIR`: a llama in GGUF becomes a Hugging Face folder.
+"""`python -m serving.models.convert_gguf [--packed] SRC.gguf DEST_DIR`: a llama in GGUF becomes a Hugging Face folder.
 
-Weights are dequantised and stored as bfloat16. The folder appears whole or not at all, and a second run on the same
-file does nothing. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+Weights are dequantised and stored as bfloat16; with --packed, blocks that `gguf_blocks` reads stay as they are. The
+folder appears whole or not at all, and a second run on the same file does nothing. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
+from serving.models import gguf_blocks
 from serving.models.gguf_tokenizer import TokenizerConversionError, convert_tokenizer
 
 MARKER = "converted.json"
 # Raised when the output changes for the same input: folders of an older format are then converted anew.
 FORMAT = 1
 
+# Types of the numbers that every file has beside its blocks.
+_PLAIN = ("F32", "F16", "BF16")
 _TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _LAYER = {
     "attn_norm": "input_layernorm",
@@ -45,15 +48,17 @@ class ConversionError(ValueError):
     """A file that cannot be converted, or a destination folder that this program did not write."""
 
 
-def convert(source: Path, dest: Path, report: Callable[[str], None] = print) -> bool:
+def convert(source: Path, dest: Path, report: Callable[[str], None] = print, *, packed: bool = False) -> bool:
     """Convert `source` into the folder `dest`; return False if it was converted already.
+
+    packed: keep blocks of 4 and 8 bits as they are; the folder is another checkpoint then, with its own fingerprint
 
     Raises ConversionError for a file that is not a supported llama, or a destination that this program did not write.
     """
     dest.parent.mkdir(parents=True, exist_ok=True)
     with (dest.parent / f".{dest.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # a second converter waits, then finds the work done
-        stamp = {"format": FORMAT, "source_sha256": _sha256(source)}
+        stamp = {"format": FORMAT, "source_sha256": _sha256(source)} | ({"packed": True} if packed else {})
         if dest.exists() and any(dest.iterdir()):
             if not (dest / MARKER).is_file():
                 raise ConversionError(f"{dest} holds something else; choose another folder or remove it")
@@ -63,7 +68,7 @@ def convert(source: Path, dest: Path, report: Callable[[str], None] = print) -> 
         partial = dest.parent / f".{dest.name}.partial"
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
-        _write_folder(source, partial, report)
+        _write_folder(source, partial, report, packed)
         (partial / MARKER).write_text(json.dumps(stamp))
         if dest.exists():
             shutil.rmtree(dest)
@@ -72,7 +77,7 @@ def convert(source: Path, dest: Path, report: Callable[[str], None] = print) -> 
     return True
 
 
-def _write_folder(source: Path, folder: Path, report: Callable[[str], None]) -> None:
+def _write_folder(source: Path, folder: Path, report: Callable[[str], None], packed: bool) -> None:
     report(f"reading {source.name} ({source.stat().st_size >> 20} MiB)")
     try:
         reader = gguf.GGUFReader(source)
@@ -83,6 +88,8 @@ def _write_folder(source: Path, folder: Path, report: Callable[[str], None]) -> 
         raise ConversionError(f"{source}: architecture {fields.get('general.architecture')!r}, only llama is converted")
     tied = all(tensor.name != "output.weight" for tensor in reader.tensors)
     config = _model_config(fields, tied)
+    if packed:
+        config["quantization_config"] = {"quant_method": "gguf"}
     report("writing tokenizer")
     tokenizer, tokenizer_config = convert_tokenizer(fields)
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -92,18 +99,31 @@ def _write_folder(source: Path, folder: Path, report: Callable[[str], None]) -> 
         name: config[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id") if name in config
     }
     _write_json(folder / "generation_config.json", ids)
-    tensors = {}
+    save_file(_read_tensors(reader, config, report, packed), folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "model.safetensors").chmod(0o644)  # public weights; the library writes 0600
+
+
+def _read_tensors(
+    reader: gguf.GGUFReader, config: dict[str, Any], report: Callable[[str], None], packed: bool
+) -> dict[str, torch.Tensor]:
+    """Return the tensors of the folder: blocks as bytes [rows, bytes of a row], everything else as bfloat16."""
+    tensors, widened = {}, dict[str, int]()
     for count, tensor in enumerate(reader.tensors, 1):
-        values = gguf.dequantize(tensor.data, tensor.tensor_type)
-        name = _hf_name(tensor.name)
+        kind, name = tensor.tensor_type.name, _hf_name(tensor.name)
+        keeps = packed and kind in gguf_blocks.BLOCKS
+        values = tensor.data if keeps else gguf.dequantize(tensor.data, tensor.tensor_type)
         if ".attn_q." in tensor.name or ".attn_k." in tensor.name:
             heads = config["num_attention_heads" if ".attn_q." in tensor.name else "num_key_value_heads"]
             values = _half_split(values, heads)
-        tensors[name] = torch.from_numpy(np.array(values, order="C")).to(torch.bfloat16)
+        data = torch.from_numpy(np.array(values, order="C"))
+        tensors[f"{name}_{kind.lower()}" if keeps else name] = data if keeps else data.to(torch.bfloat16)
+        if packed and not keeps and kind not in _PLAIN:
+            widened[kind] = widened.get(kind, 0) + 1
         if count % 90 == 0 or count == len(reader.tensors):
-            report(f"dequantised {count} of {len(reader.tensors)} tensors")
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "model.safetensors").chmod(0o644)  # public weights; the library writes 0600
+            report(f"{'read' if packed else 'dequantised'} {count} of {len(reader.tensors)} tensors")
+    for kind, number in widened.items():
+        report(f"{number} tensors in {kind}, which has no packed form here, are stored as bfloat16")
+    return tensors
 
 
 def _half_split(values: np.ndarray, heads: int) -> np.ndarray:
@@ -170,10 +190,13 @@ def main(argv: list[str] | None = None) -> int:
     """Return exit code 1 when the file cannot be read or converted, with the reason on stderr."""
     parser = argparse.ArgumentParser(prog="python -m serving.models.convert_gguf", description=__doc__)
     parser.add_argument("source", type=Path, help="a .gguf file")
+    parser.add_argument(
+        "--packed", action="store_true", help=f"keep {', '.join(gguf_blocks.BLOCKS)} as they are, in place of bfloat16"
+    )
     parser.add_argument("dest", type=Path, help="the Hugging Face folder to write")
     arguments = parser.parse_args(argv)
     try:
-        convert(arguments.source, arguments.dest, lambda line: print(line, flush=True))
+        convert(arguments.source, arguments.dest, lambda line: print(line, flush=True), packed=arguments.packed)
     except (ConversionError, TokenizerConversionError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -12,11 +12,13 @@ from torch.nn import functional
 
 from lora_kernels import BatchMetadata, lora_apply, lora_write
 from lora_kernels.extras import RowExtras
+from serving.kernels.grouped import GroupedWeight
 from serving.kernels.scaled import ScaledWeight
 from serving.kernels.triton.activation import gelu_mul, silu_mul
 from serving.kernels.triton.attention_decode import attend_tokens
 from serving.kernels.triton.attention_prefill import attend_chunks
 from serving.kernels.triton.attention_work import AttentionWork
+from serving.kernels.triton.grouped_gemm import grouped_linear
 from serving.kernels.triton.norm import add_rms_norm
 from serving.kernels.triton.rope import rope_and_store
 from serving.kernels.triton.scaled_gemm import scaled_linear
@@ -136,7 +138,10 @@ def _linear(x: torch.Tensor, weight: Linear, site: str, layer: int, adapters: Ba
         assert adapters is not None
         y = lora_write(x.new_empty(len(x), len(weight)), x, site, layer, adapters)
         return torch.addmm(y, x, weight.T, out=y)
-    y = scaled_linear(x, weight) if isinstance(weight, ScaledWeight) else functional.linear(x, weight)
+    if isinstance(weight, GroupedWeight):
+        y = grouped_linear(x, weight)
+    else:
+        y = scaled_linear(x, weight) if isinstance(weight, ScaledWeight) else functional.linear(x, weight)
     if adapters is not None:
         lora_apply(y, x, site, layer, adapters)
     return y

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,14 @@ import torch
 from safetensors import safe_open
 
 from sealed_weights.intake.base_model import stacked
-from serving.kernels.scaled import ScaledWeight, dense, stack
-from serving.models import eight_bits
+from serving.kernels import grouped
+from serving.kernels.grouped import GroupedWeight
+from serving.kernels.scaled import ScaledWeight, stack
+from serving.models import eight_bits, integers
 from serving.models.config import ModelConfig, ModelConfigError
+from serving.models.integer_config import Integers
+
+log = logging.getLogger(__name__)
 
 # The norms of a layer by what comes after them, in Hugging Face's names: of most families, and of those that norm what
 # attention and the MLP give as well.
@@ -25,8 +31,17 @@ _NORMS_WITH_OUTPUTS = {
     "fed_norm": "post_feedforward_layernorm",
 }
 
-# A matrix [out, in] in floats of its own, or in 8-bit floats with scales.
-Linear = torch.Tensor | ScaledWeight
+# Tensors of a checkpoint in integers that no product reads: frequencies that config.json says better, and a head beside
+# an embedding that it is tied to.
+_UNREAD = (".rotary_emb.inv_freq", "lm_head.weight")
+
+# A matrix [out, in] in floats of its own, in 8-bit floats with scales, or in 4 or 8 bits with scales by groups.
+Linear = torch.Tensor | ScaledWeight | GroupedWeight
+
+
+def dense(weight: Linear) -> torch.Tensor:
+    """Return a weight as plain numbers: float32 if it had scales, else as it is."""
+    return weight if isinstance(weight, torch.Tensor) else weight.dequantised()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,6 +86,7 @@ class Checkpoint:
     def __init__(self, folder: Path, config: ModelConfig) -> None:
         self.config, self._folder = config, folder
         self._files = _files_by_tensor(folder)
+        self._found = set[str]()
         self._handles = {path: safe_open(path, framework="pt") for path in set(self._files.values())}
 
     def get(self, name: str, *shape: int) -> torch.Tensor:
@@ -89,23 +105,50 @@ class Checkpoint:
         """Return a tensor of any shape, None if the checkpoint does not have it."""
         if name not in self._files:
             return None
-        tensor: torch.Tensor = self._handles[self._files[name]].get_tensor(name)
-        return tensor
+        self._found.add(name)
+        return self._read(name)
+
+    def check_all_read(self) -> None:
+        """Raise ModelConfigError for a tensor of a checkpoint in integers that nothing has asked for.
+
+        A scale or an order that is not applied changes every answer. A bias of zeros, which GPTQ's tools add, does not.
+        """
+        if not isinstance(self.config.quantization, Integers):
+            return
+        for name in sorted(self._files.keys() - self._found):
+            if name.endswith(_UNREAD):
+                continue
+            if name.endswith(".bias") and not bool(self._read(name).any()):
+                continue
+            raise ModelConfigError(
+                f"{self._files[name]}: the tensor {name} is left over: quantization_config or model_type does not say "
+                "what it is for; correct them, or serve another checkpoint"
+            )
 
     def linear(self, module: str, outputs: int, inputs: int) -> Linear:
         """Return the weight [outputs, inputs] of a module. Raises ModelConfigError for scales that do not fit it."""
+        form = self.config.quantization
+        if isinstance(form, Integers):
+            try:
+                packed = integers.quantised(module, outputs, inputs, form, self.find)
+            except ModelConfigError as error:
+                raise type(error)(f"{self._folder}: {error}") from error
+            return self.get(f"{module}.weight", outputs, inputs) if packed is None else packed
         weight = self.get(f"{module}.weight", outputs, inputs)
-        return eight_bits.scaled(weight, module, self.config.quantization, self.find)
+        return eight_bits.scaled(weight, module, form, self.find)
 
-    def embed(self) -> torch.Tensor:
-        """Return the embedding [vocab, hidden]."""
-        return self.get("model.embed_tokens.weight", self.config.vocab_size, self.config.hidden_size)
+    def embed(self) -> Linear:
+        """Return the embedding [vocab, hidden], which a GGUF file may hold in 4 or 8 bits."""
+        vocab, hidden = self.config.vocab_size, self.config.hidden_size
+        if isinstance(self.config.quantization, Integers) and self.config.quantization.method == "gguf":
+            return self.linear("model.embed_tokens", vocab, hidden)
+        return self.get("model.embed_tokens.weight", vocab, hidden)
 
-    def head(self) -> torch.Tensor:
+    def head(self) -> Linear:
         """Return the head [vocab, hidden], which is the embedding if the two are tied."""
         if self.config.tied_embeddings:
             return self.embed()
-        return dense(self.linear("lm_head", self.config.vocab_size, self.config.hidden_size))
+        return self.linear("lm_head", self.config.vocab_size, self.config.hidden_size)
 
     def norm(self) -> torch.Tensor:
         """Return the norm [hidden] after the last layer."""
@@ -129,6 +172,10 @@ class Checkpoint:
             found[name] = self._norm(f"{prefix}self_attn.{name}", config.head_dim)
         return LayerWeights(**found)
 
+    def _read(self, name: str) -> torch.Tensor:
+        tensor: torch.Tensor = self._handles[self._files[name]].get_tensor(name)
+        return tensor
+
     def _norm(self, module: str, size: int) -> torch.Tensor:
         weight = self.get(f"{module}.weight", size)
         return 1.0 + weight.float() if self.config.family.one_plus else weight
@@ -139,7 +186,7 @@ def load_weights(
 ) -> ModelWeights:
     """Load the whole model on one device.
 
-    scaled: linears in 8-bit floats stay so; False: they are dequantised to `dtype`
+    scaled: linears in 4 and 8 bits stay so; False: they are dequantised to `dtype`
 
     Norms of families that multiply with 1 + w stay float32: in 16 bits the sum would be rounded.
 
@@ -152,7 +199,9 @@ def load_weights(
         return tensor.to(device=device, dtype=dtype, copy=True)
 
     def placed_linear(weight: Linear) -> Linear:
-        return weight.to(device) if scaled and isinstance(weight, ScaledWeight) else placed(dense(weight))
+        if scaled and not isinstance(weight, torch.Tensor):
+            return weight.to(device)
+        return placed(dense(weight))
 
     def placed_norm(weight: torch.Tensor) -> torch.Tensor:
         return weight.to(device=device, dtype=torch.float32 if config.family.one_plus else dtype, copy=True)
@@ -166,17 +215,29 @@ def load_weights(
         }
         return replace(layer, **moved)
 
-    embed = placed(checkpoint.embed())
-    return ModelWeights(
+    embed = placed(dense(checkpoint.embed()))
+    weights = ModelWeights(
         embed=embed,
         layers=tuple(placed_layer(checkpoint.layer(index)) for index in range(config.num_layers)),
         norm=placed_norm(checkpoint.norm()),
-        head=embed if config.tied_embeddings else placed(checkpoint.head()),
+        head=embed if config.tied_embeddings else placed(dense(checkpoint.head())),
     )
+    checkpoint.check_all_read()
+    return weights
 
 
 def _fused(parts: list[Linear], modules: str) -> Linear:
-    """Stack the parts of a fused linear. Raises ModelConfigError if they are not all scaled, or all plain."""
+    """Stack the parts of a fused linear. Raises ModelConfigError if some are in 8-bit floats and some are plain.
+
+    Parts in integers beside plain ones, or of forms that no one form holds, are dequantised, and a log line says so.
+    """
+    in_groups = [part for part in parts if isinstance(part, GroupedWeight)]
+    if in_groups:
+        together = grouped.stack(in_groups) if len(in_groups) == len(parts) else None
+        if together is None:
+            log.info("%s do not have one packed form: they are dequantised", modules)
+            return torch.cat([dense(part).float() for part in parts])
+        return together
     plain = [part for part in parts if isinstance(part, torch.Tensor)]
     scaled = [part for part in parts if isinstance(part, ScaledWeight)]
     if plain and scaled:

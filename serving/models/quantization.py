@@ -1,26 +1,24 @@
-"""The `quantization_config` of a config.json, checked: the two ways in which checkpoints hold 8-bit floats.
+"""The `quantization_config` of a config.json, checked: how a checkpoint holds its linears in 4 or 8 bits.
 
 "fp8": DeepSeek-V3 and Qwen3 (`weight_block_size`, `weight_scale_inv`), or one scale per tensor (AutoFP8, transformers);
 https://huggingface.co/docs/transformers/quantization/finegrained_fp8
 "compressed-tensors": llm-compressor's "float-quantized" format; https://github.com/vllm-project/compressed-tensors
+
+Integers, "compressed-tensors" in "pack-quantized", "gptq", "awq" and "gguf", are read by `integer_config`.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from serving.models.errors import ModelConfigError
+from serving.models import integer_config
+from serving.models.integer_config import Integers
+from serving.models.quantization_keys import KEY, QuantizationError, ignores, names, refuse, require
 
 # The one block size in use: inputs that share a scale are also one step of the GPU kernel.
 BLOCK = 128
-_KEY = "quantization_config"
-
-
-class QuantizationError(ModelConfigError):
-    """A quantisation that is not computed here; the message names the key and the rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,118 +38,90 @@ class Quantization:
 
     def ignores(self, module: str) -> bool:
         """Return whether the linear of this name is listed as not quantised."""
-        dotted = f".{module}."
-        return any(
-            re.match(entry[3:], module) is not None if entry.startswith("re:") else f".{entry}." in dotted
-            for entry in self.ignored
-        )
+        return ignores(self.ignored, module)
 
 
-def from_hf(raw: Mapping[str, Any]) -> Quantization | None:
+def from_hf(raw: Mapping[str, Any]) -> Quantization | Integers | None:
     """Read a config.json. Returns None for a model that is not quantised. Raises QuantizationError."""
-    found = raw.get(_KEY, raw.get("compression_config"))
+    found = raw.get(KEY, raw.get("compression_config"))
     if found is None:
         return None
     if not isinstance(found, Mapping):
-        raise QuantizationError(f"{_KEY} is {found!r}: an object is expected")
+        raise QuantizationError(f"{KEY} is {found!r}: an object is expected")
     method = found.get("quant_method")
     if method == "fp8":
         return _fp8(found)
-    if method == "compressed-tensors":
+    if method == "compressed-tensors" and found.get("format") != "pack-quantized":
         return _compressed_tensors(found)
-    raise QuantizationError(f"{_KEY}.quant_method {method!r}: only 'fp8' and 'compressed-tensors' are served")
+    return integer_config.read(found)
 
 
 def _fp8(found: Mapping[str, Any]) -> Quantization:
-    _require(found, "fmt", "e4m3", None)
-    _require(found, "scale_fmt", "float", "ue8m0", None)
-    _require(found, "activation_scheme", "dynamic", "static")
-    _require(found, "kv_cache_scheme", "static", None)
-    _refuse(found, "modules_to_convert")
+    require(found, "fmt", "e4m3", None)
+    require(found, "scale_fmt", "float", "ue8m0", None)
+    require(found, "activation_scheme", "dynamic", "static")
+    require(found, "kv_cache_scheme", "static", None)
+    refuse(found, "modules_to_convert")
     size = found.get("weight_block_size")
     if size is not None and size != [BLOCK, BLOCK]:
-        raise QuantizationError(f"{_KEY}.weight_block_size {size!r}: only [{BLOCK}, {BLOCK}] is served")
+        raise QuantizationError(f"{KEY}.weight_block_size {size!r}: only [{BLOCK}, {BLOCK}] is served")
     static = found["activation_scheme"] == "static"
     if size is not None and static:
-        raise QuantizationError(f"{_KEY}.activation_scheme 'static': blocks of weights need 'dynamic'")
+        raise QuantizationError(f"{KEY}.activation_scheme 'static': blocks of weights need 'dynamic'")
     ignored = found.get("modules_to_not_convert") or found.get("ignored_layers") or ()
-    return Quantization(BLOCK if size else None, activations=True, static=static, ignored=_names(ignored))
+    return Quantization(BLOCK if size else None, activations=True, static=static, ignored=names(ignored))
 
 
 def _compressed_tensors(found: Mapping[str, Any]) -> Quantization:
     # Early releases of llm-compressor wrote "naive-quantized" for the same layout.
-    _require(found, "format", "float-quantized", "naive-quantized")
-    _require(found, "quantization_status", "compressed", "frozen", None)
-    _refuse(found, "transform_config")
+    require(found, "format", "float-quantized", "naive-quantized")
+    require(found, "quantization_status", "compressed", "frozen", None)
+    refuse(found, "transform_config")
     sparsity = found.get("sparsity_config") or {}
-    _require(sparsity, "format", "dense", None, within=f"{_KEY}.sparsity_config")
+    require(sparsity, "format", "dense", None, within=f"{KEY}.sparsity_config")
     cache = found.get("kv_cache_scheme")
     if cache:
-        _check_floats(cache, f"{_KEY}.kv_cache_scheme", "tensor")
+        _check_floats(cache, f"{KEY}.kv_cache_scheme", "tensor")
     groups = found.get("config_groups")
     if not isinstance(groups, Mapping) or len(groups) != 1:
-        raise QuantizationError(f"{_KEY}.config_groups: exactly one group of linears is served")
+        raise QuantizationError(f"{KEY}.config_groups: exactly one group of linears is served")
     ((name, group),) = groups.items()
-    place = f"{_KEY}.config_groups.{name}"
-    _require(group, "format", "float-quantized", "naive-quantized", None, within=place)
-    _require(group, "output_activations", None, within=place)
+    place = f"{KEY}.config_groups.{name}"
+    require(group, "format", "float-quantized", "naive-quantized", None, within=place)
+    require(group, "output_activations", None, within=place)
     weights, inputs = group.get("weights"), group.get("input_activations")
     _check_floats(weights, f"{place}.weights", "tensor", "channel", "block")
-    _require(weights, "dynamic", False, None, within=f"{place}.weights")
+    require(weights, "dynamic", False, None, within=f"{place}.weights")
     blocks = weights["strategy"] == "block"
     if blocks:
-        _require(weights, "block_structure", [BLOCK, BLOCK], f"{BLOCK}x{BLOCK}", within=f"{place}.weights")
+        require(weights, "block_structure", [BLOCK, BLOCK], f"{BLOCK}x{BLOCK}", within=f"{place}.weights")
     if inputs is not None:
         _check_inputs(inputs, f"{place}.input_activations", blocks)
     return Quantization(
         BLOCK if blocks else None,
         activations=inputs is not None,
         static=inputs is not None and not inputs.get("dynamic"),
-        ignored=_names(found.get("ignore") or ()),
+        ignored=names(found.get("ignore") or ()),
     )
 
 
 def _check_inputs(inputs: Any, place: str, blocks: bool) -> None:
     if blocks:
         _check_floats(inputs, place, "group")
-        _require(inputs, "group_size", BLOCK, within=place)
-        _require(inputs, "dynamic", True, within=place)
+        require(inputs, "group_size", BLOCK, within=place)
+        require(inputs, "dynamic", True, within=place)
         return
     _check_floats(inputs, place, "token", "tensor")
-    _require(inputs, "dynamic", True, *((False,) if inputs["strategy"] == "tensor" else ()), within=place)
+    require(inputs, "dynamic", True, *((False,) if inputs["strategy"] == "tensor" else ()), within=place)
 
 
 def _check_floats(scheme: Any, place: str, *strategies: str) -> None:
     """Require symmetric 8-bit floats with one of these strategies."""
     if not isinstance(scheme, Mapping):
         raise QuantizationError(f"{place} is {scheme!r}: an object is expected")
-    _require(scheme, "num_bits", 8, within=place)
-    _require(scheme, "type", "float", within=place)
-    _require(scheme, "symmetric", True, within=place)
-    _require(scheme, "strategy", *strategies, within=place)
+    require(scheme, "num_bits", 8, within=place)
+    require(scheme, "type", "float", within=place)
+    require(scheme, "symmetric", True, within=place)
+    require(scheme, "strategy", *strategies, within=place)
     if scheme.get("actorder"):
         raise QuantizationError(f"{place}.actorder {scheme['actorder']!r} is not served")
-
-
-def _require(found: Mapping[str, Any], key: str, *allowed: object, within: str = _KEY) -> None:
-    value = found.get(key)
-    if value not in allowed or (isinstance(value, bool) and not any(value is one for one in allowed)):
-        choices = ", ".join(repr(one) for one in allowed if one is not None) or "null"
-        raise QuantizationError(f"{within}.{key} {value!r}: only {choices} is served")
-
-
-def _refuse(found: Mapping[str, Any], key: str) -> None:
-    if found.get(key):
-        raise QuantizationError(f"{_KEY}.{key} is not served")
-
-
-def _names(entries: Any) -> tuple[str, ...]:
-    if isinstance(entries, str) or not all(isinstance(entry, str) for entry in entries):
-        raise QuantizationError(f"{_KEY}: the list of modules that are not quantised holds {entries!r}")
-    for entry in entries:
-        if entry.startswith("re:"):
-            try:
-                re.compile(entry[3:])
-            except re.error as error:
-                raise QuantizationError(f"{_KEY}: {entry!r} is no pattern: {error}") from error
-    return tuple(entries)

@@ -96,7 +96,7 @@ def _floats(name: str, device: torch.device) -> torch.dtype:
 
 
 def keeps_eight_bits(model: ModelConfig, device: torch.device) -> bool:
-    """Return whether the linears of a checkpoint in 8-bit floats stay so on `device`; else they are dequantised."""
+    """Return whether linears in 4 or 8 bits stay so in a GPU's memory; else they are dequantised."""
     return model.quantization is not None and device.type == "cuda"
 
 
@@ -110,12 +110,15 @@ def choose_runner(settings: RunnerSettings, adapters: ResidentAdapters) -> Runne
     """Load the base model into the fastest runner for its device. Raises ModelConfigError for a bad checkpoint."""
     s, model = settings, settings.model
     library = load_library() if s.device.type == "cpu" else None
-    if model.quantization is not None and s.device.type == "cpu":
+    packed = library is not None and s.precision.weights == torch.bfloat16
+    if model.quantization is not None and s.device.type == "cpu" and not packed:
         _log_dequantised(s)
     if library is not None:
+        weights = load_packed(library, s.folder, model, s.precision.weights, s.threads)
+        log.info("weights take %.1f MB", weights.nbytes / 1e6)
         return CpuRunner(
             library,
-            load_packed(library, s.folder, model, s.precision.weights, s.threads),
+            weights,
             BlockedKV(model, s.num_blocks, s.block_size, s.precision.cache),
             adapters,
             max_rows=s.max_rows,
@@ -125,21 +128,20 @@ def choose_runner(settings: RunnerSettings, adapters: ResidentAdapters) -> Runne
             threads=s.threads,
         )
     scaled = keeps_eight_bits(model, s.device)
-    weights = load_weights(s.folder, model, s.precision.weights, s.device, scaled=scaled)
+    loaded = load_weights(s.folder, model, s.precision.weights, s.device, scaled=scaled)
     kv = PagedKV(model, s.num_blocks, s.block_size, s.precision.cache, s.device)
     if s.device.type == "cuda":
-        return _gpu_runner(s, weights, kv, adapters)
-    return TorchRunner(Llama(model, weights, s.max_len), kv, adapters)
+        return _gpu_runner(s, loaded, kv, adapters)
+    return TorchRunner(Llama(model, loaded, s.max_len), kv, adapters)
 
 
 def _log_dequantised(s: RunnerSettings) -> None:
     numbers = s.model.num_layers * sum(width * sum(sizes) for width, sizes in part_sizes(s.model).values())
     log.info(
-        "the checkpoint's 8-bit floats are dequantised to %s, the CPU kernels' type: the layers' linears take %.1f MB "
-        "instead of %.1f MB",
+        "the checkpoint's linears in 4 or 8 bits are dequantised to %s and take %.1f MB; with the C kernels and "
+        "--dtype bfloat16 they stay as they are",
         s.precision.weights,
         numbers * s.precision.weights.itemsize / 1e6,
-        numbers / 1e6,
     )
 
 

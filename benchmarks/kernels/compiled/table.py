@@ -8,7 +8,7 @@ from typing import Any
 
 import triton
 
-from benchmarks.kernels.compiled import lora, scaled, serving
+from benchmarks.kernels.compiled import grouped, lora, scaled, serving
 from benchmarks.kernels.compiled.build import build
 from benchmarks.kernels.compiled.variant import Variant, variants
 
@@ -25,7 +25,9 @@ def current(*, small: bool = False, kernels: Iterable[str] = ()) -> list[Variant
 
     The tests compile one variant of each kernel, tile and LoRA page type; the table has all of them.
     """
-    launches = (one for room in (lora, scaled, serving) for one in room.launches() if one[0].small or not small)
+    launches = (
+        one for room in (grouped, lora, scaled, serving) for one in room.launches() if one[0].small or not small
+    )
     wanted = tuple(kernels)
     found = [one for one in variants(launches) if not wanted or one.name.startswith(wanted)]
     if not small:

@@ -28,7 +28,21 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "Account and data",
         ("accounts", "organizations", "payments", "invoices", "retention", "security", "terms", "privacy"),
     ),
-    ("Running the platform", ("operations", "metrics", "tracing", "serving", "models", "bases", "gpu")),
+    (
+        "Running the platform",
+        (
+            "operations",
+            "metrics",
+            "tracing",
+            "serving",
+            "models",
+            "quantized-bases",
+            "bases",
+            "gpu",
+            "scale",
+            "kv-memory",
+        ),
+    ),
     (
         "How it is built",
         (

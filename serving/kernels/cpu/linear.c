@@ -10,6 +10,20 @@ enum { PRIVATE_ROWS = 4 };
 
 static const sk_kernels *chosen[SK_DTYPES] = {&sk_portable[0], &sk_portable[1], &sk_portable[2]};
 static int64_t bound_rows[SK_DTYPES];
+static sk_unpack *chosen_unpack = sk_portable_unpack;
+
+/* The type of weights that the tiles of this type read. */
+static int64_t type_of_tiles(int64_t dtype) { return dtype == SK_GROUPED ? SK_BF16 : dtype; }
+
+static const sk_kernels *chosen_for(int64_t dtype) { return chosen[type_of_tiles(dtype)]; }
+
+static sk_unpack *unpack_of(const char *name) {
+#if defined(__x86_64__)
+    if (!strcmp(name, "avx2")) return sk_avx2_unpack;
+    if (!strcmp(name, "avx512")) return sk_avx512_unpack;
+#endif
+    return sk_portable_unpack;
+}
 
 static const sk_kernels *kernels_of(const char *name) {
 #if defined(__x86_64__)
@@ -21,10 +35,13 @@ static const sk_kernels *kernels_of(const char *name) {
 
 int sk_linear_use(const char *name) {
     for (int64_t dtype = 0; dtype < SK_DTYPES; dtype++) chosen[dtype] = &sk_portable[dtype];
+    chosen_unpack = sk_portable_unpack;
     if (!lk_supports(name)) return -1;
     const sk_kernels *set = kernels_of(name);
     for (int64_t dtype = 0; dtype < SK_DTYPES; dtype++)
         if (!sk_linear_agrees(&set[dtype], dtype)) return -2;
+    if (!sk_unpack_agrees(unpack_of(name))) return -2;
+    chosen_unpack = unpack_of(name);
     for (int64_t dtype = 0; dtype < SK_DTYPES; dtype++) {
         chosen[dtype] = &set[dtype];
         bound_rows[dtype] = sk_linear_bound_rows(chosen[dtype], dtype);
@@ -39,7 +56,7 @@ static int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / t
 /* So many bytes in whole cache lines, an odd number of them. */
 static int64_t odd_lines(int64_t bytes) { return (round_up(bytes, 64) / 64 | 1) * 64; }
 
-int64_t sk_linear_takes(int64_t dtype) { return chosen[dtype]->x_dtype; }
+int64_t sk_linear_takes(int64_t dtype) { return chosen_for(dtype)->x_dtype; }
 
 int64_t sk_linear_stride(int64_t k, int64_t x_dtype) {
     return odd_lines(k * lk_element_size(x_dtype)) / lk_element_size(x_dtype);
@@ -55,10 +72,10 @@ int64_t sk_linear_scratch(int64_t k, int64_t rows, int64_t threads) {
     return held * prepared_stride(k, SK_BLOCK * (int64_t)sizeof(float));
 }
 
-int sk_linear_prepares(int64_t dtype) { return chosen[dtype]->prepare && chosen[dtype]->x_dtype == SK_F32; }
+int sk_linear_prepares(int64_t dtype) { return chosen_for(dtype)->prepare && chosen_for(dtype)->x_dtype == SK_F32; }
 
 void sk_linear_prepare(const sk_linear *w, const float *x, int64_t row, void *scratch) {
-    const sk_kernels *kernels = chosen[w->dtype];
+    const sk_kernels *kernels = chosen_for(w->dtype);
     kernels->prepare(x, w->k, (char *)scratch + row * prepared_stride(w->k, kernels->x_bytes));
 }
 
@@ -80,17 +97,23 @@ static void prepare_rows(sk_job *j, sk_rows x, void *scratch, sk_team *team) {
 
 void sk_linear_team(const sk_linear *w, sk_rows x, int64_t rows, float *y, int64_t ldy, int accumulate,
                     sk_beside beside, void *scratch, sk_team *team) {
+    const int64_t tiles = type_of_tiles(w->dtype);
     sk_job j = {
-        .kernels = chosen[w->dtype], .w = w, .rows = rows, .y = y, .ldy = ldy, .accumulate = accumulate,
-        .k = sk_padded(w->k, w->dtype), .pair_bytes = 2 * SK_PANEL * lk_element_size(w->dtype),
-        .panel_bytes = sk_panel_bytes(w->k, w->dtype), .beside = beside, .thread = sk_thread(),
+        .kernels = chosen[tiles], .w = w, .rows = rows, .y = y, .ldy = ldy, .accumulate = accumulate,
+        .k = sk_padded(w->k, tiles), .turn = sk_turn(tiles), .turn_bytes = sk_turn_bytes(tiles),
+        .panel_bytes = sk_panel_bytes(w->k, tiles), .beside = beside, .thread = sk_thread(),
     };
+    if (w->dtype == SK_GROUPED) {
+        j.unpack = chosen_unpack;
+        j.panel_bytes = sk_grouped_panel_bytes(w->k, &w->groups);
+        j.turn_bytes = j.panel_bytes * j.turn / w->k;
+    }
     prepare_rows(&j, x, scratch, team);
     sk_job_run(&j, team);
 }
 
 int sk_linear_fetches(const sk_linear *w, int64_t rows) {
-    return rows > chosen[w->dtype]->rows && rows > bound_rows[w->dtype];
+    return rows > chosen_for(w->dtype)->rows && rows > bound_rows[type_of_tiles(w->dtype)];
 }
 
 void sk_linear_run(const sk_linear *const *w, int64_t count, const float *x, int64_t ldx, int64_t rows, float *y,

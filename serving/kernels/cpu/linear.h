@@ -16,8 +16,10 @@
 #include "sgmv.h"
 #include "team.h"
 
-/* Types of weights. Activations are float32; with SK_INT8 each block of a row is rounded to 8-bit integers. */
-enum { SK_F32 = LK_F32, SK_BF16 = LK_BF16, SK_INT8 = LK_I8, SK_DTYPES = LK_DTYPES };
+/* Types of weights. Activations are float32; with SK_INT8 each block of a row is rounded to 8-bit integers. Weights of
+ * SK_GROUPED come from checkpoints in 4 or 8 bits, see sk_groups: they become bfloat16 a tile at a time, and their
+ * products are those of SK_BF16, bit for bit. */
+enum { SK_F32 = LK_F32, SK_BF16 = LK_BF16, SK_INT8 = LK_I8, SK_DTYPES = LK_DTYPES, SK_GROUPED = SK_DTYPES };
 
 /* Columns of a panel: one AVX-512 register, two AVX registers. */
 enum { SK_PANEL = 16 };
@@ -25,12 +27,35 @@ enum { SK_PANEL = 16 };
 /* k of a block of 8-bit activations, which has a scale of its own (AVX-512: sk_shifted of linear_kernels.h). */
 enum { SK_BLOCK = 16 };
 
+/* Numbers of 4 bits, 0 to 15, or less 8 without an offset; integers of 8 bits, -128 to 127; floats of 8 bits. */
+enum { SK_U4 = 0, SK_S8 = 1, SK_E4M3 = 2, SK_CODES = 3 };
+
+/* What else makes a code a weight: code * scale, code * scale + minimum, (code - zero) * scale. */
+enum { SK_SCALE_ALONE = 0, SK_MINIMUM = 1, SK_ZERO = 2, SK_OFFSETS = 3 };
+
+/* Types of scales and offsets: SK_F32, SK_BF16 and this. */
+enum { SK_F16 = 2, SK_SCALE_TYPES = 3 };
+
+/* k of the smallest piece of SK_GROUPED weights. */
+enum { SK_UNIT = 8 };
+
+/* How a weight of SK_GROUPED lies: in each panel, for each group of k, 16 scales, 16 offsets if there are any, and the
+ * codes, unit by unit (unpack.h). One rounding makes a float32 of a code, its scale and offset, and one more a
+ * bfloat16. */
+typedef struct {
+    int64_t size;   /* k that share a scale, a multiple of SK_UNIT; the last group may have fewer units */
+    int64_t codes;
+    int64_t offset; /* SK_SCALE_ALONE and so on */
+    int64_t type;   /* of scales and offsets */
+} sk_groups;
+
 /* A packed weight. The caller owns the memory: pack.h fills it. */
 typedef struct {
     int64_t n, k;        /* k is even */
     int64_t dtype;
     const void *packed;  /* sk_packed_bytes, aligned to 64 bytes, best on huge pages */
     const float *scales; /* SK_INT8: n rounded up to a whole panel; otherwise NULL */
+    sk_groups groups;    /* SK_GROUPED */
 } sk_linear;
 
 /* x of a product, `stride` elements from row to row: float32, or the type that the weight's products take as it lies

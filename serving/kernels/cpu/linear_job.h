@@ -3,6 +3,7 @@
 #define SERVING_KERNELS_LINEAR_JOB_H
 
 #include "linear_kernels.h"
+#include "unpack.h"
 
 typedef struct {
     const sk_kernels *kernels;
@@ -16,7 +17,9 @@ typedef struct {
     int64_t ldy;
     int accumulate;
     int64_t k;                        /* as packed */
-    int64_t pair_bytes, panel_bytes;  /* of one panel */
+    sk_unpack *unpack;                /* of weights that the tiles read as bfloat16; NULL: they are read as they lie */
+    int64_t turn_bytes, panel_bytes;  /* of one panel as it lies; unpacked: about so many a turn, to be fetched */
+    int64_t turn;                     /* k of a turn of the tiles */
     sk_beside beside;
     int thread; /* the caller's number in the team */
 } sk_job;

@@ -16,6 +16,10 @@ enum { STREAMED_PANELS = 2 };
 enum { AHEAD_BYTES = 2048 };
 /* Pieces of strips that are fetched beside one tile, at most. */
 enum { MOST_PIECES = 6 };
+/* The bfloat16 weights of one tile that are unpacked at once: they are written and read in a first-level cache. Few rows
+ * take so little that fetches, which unpacking does alone, come evenly: with 16 KiB a lone row takes a tenth longer. Many
+ * rows take a block of k. */
+enum { UNPACKED_BYTES = 4 << 10, MOST_UNPACKED_BYTES = W_BLOCK_BYTES + (2 << 10) };
 
 /* The work that threads take, one item after another: `each` units of panels for the first so many rows, as many for
  * the next. */
@@ -41,8 +45,9 @@ static int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / t
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
+/* Where the weights of a panel from k on lie; unpacked ones about there. */
 static const char *weights_at(const sk_job *j, int64_t panel, int64_t k) {
-    return (const char *)j->w->packed + panel * j->panel_bytes + k / 2 * j->pair_bytes;
+    return (const char *)j->w->packed + panel * j->panel_bytes + k * j->turn_bytes / j->turn;
 }
 
 /* Panels [panel, panel + panels) for rows [row, row + rows) and k in [k, k + length). */
@@ -108,9 +113,45 @@ static int64_t panel_after(const sk_job *j, const piece *p, sk_team *team) {
     return next < p->of->count ? next % p->of->each * p->of->unit : sk_panels(j->w->n);
 }
 
+typedef struct {
+    _Alignas(64) uint16_t values[MOST_UNPACKED_BYTES / sizeof(uint16_t)];
+} unpacked;
+
+/* Let a tile read its weights, k in [k, k + length), from `to`. Meanwhile what lies AHEAD_BYTES
+ * further on in a panel is fetched, or, behind its end, in panel `then`. */
+static void unpack_tile(const sk_job *j, sk_tile *t, int64_t panel, int64_t k, int64_t then, unpacked *to) {
+    for (int64_t p = 0; p < t->panels; p++) {
+        const char *from = (const char *)j->w->packed + (panel + p) * j->panel_bytes;
+        const int64_t next = k + AHEAD_BYTES / j->turn_bytes * j->turn;
+        const char *ahead = next < j->k ? weights_at(j, panel + p, next) : weights_at(j, then + p, next - j->k);
+        j->unpack(&j->w->groups, from, k, t->k, to->values + p * t->k * SK_PANEL, ahead);
+    }
+    t->w = (const char *)to->values;
+    t->panel_bytes = t->k * SK_PANEL * (int64_t)sizeof(uint16_t);
+}
+
+/* Few rows of weights that are unpacked: for some k after another, so that each panel stays one chain of sums. */
+static void run_unpacking(const sk_job *j, const piece *p, sk_team *team) {
+    unpacked weights;
+    int64_t rows = p->end - p->row;
+    for (int64_t panel = p->first, panels; panel < p->last; panel += panels) {
+        panels = count_panels(j, panel, p->last, sk_tile_panels(j->kernels, rows));
+        int64_t then = panel + panels < p->last ? panel + panels : panel_after(j, p, team);
+        int64_t most = UNPACKED_BYTES / (panels * SK_PANEL * (int64_t)sizeof(uint16_t));
+        for (int64_t k = 0, length; k < j->k; k += length) {
+            length = least(most, j->k - k);
+            sk_tile t = make_tile(j, panel, panels, p->row, rows, k, length);
+            unpack_tile(j, &t, panel, k, then, &weights);
+            const sk_ahead ahead[] = {{t.w, 0, 0, length / j->turn}};
+            t.ahead = ahead;
+            run_tile(j, &t, panel);
+        }
+    }
+}
+
 /* Few rows: one tile covers all of them, and every weight is read once, as it streams in. */
 static void run_streaming(const sk_job *j, const piece *p, sk_team *team) {
-    int64_t turn_bytes = sk_turn_bytes(j->w->dtype), turns = j->k / sk_turn(j->w->dtype), rows = p->end - p->row;
+    int64_t turn_bytes = j->turn_bytes, turns = j->k / j->turn, rows = p->end - p->row;
     for (int64_t panel = p->first, panels; panel < p->last; panel += panels) {
         panels = count_panels(j, panel, p->last, sk_tile_panels(j->kernels, rows));
         int64_t ahead_turns = least(bytes_ahead(j, panels, rows) / turn_bytes, turns);
@@ -130,11 +171,18 @@ static void run_streaming(const sk_job *j, const piece *p, sk_team *team) {
 static void run_groups(const sk_job *j, int64_t panel, int64_t panels, int64_t row, int64_t end, int64_t k,
                        int64_t length, const char *next, sk_fetch *fetch) {
     int64_t groups = (end - row + j->kernels->rows - 1) / j->kernels->rows;
-    int64_t turn_bytes = sk_turn_bytes(j->w->dtype), turns = length / sk_turn(j->w->dtype);
+    int64_t turn_bytes = j->turn_bytes, turns = length / j->turn;
+    unpacked weights;
+    sk_tile unpacked_tile = {.panels = panels, .k = length};
+    if (j->unpack) unpack_tile(j, &unpacked_tile, panel, k, panel, &weights);
     int64_t of_weights = (turns + groups - 1) / groups;
     for (; groups; groups--) {
         int64_t rows = (end - row + groups - 1) / groups;
         sk_tile t = make_tile(j, panel, panels, row, rows, k, length);
+        if (j->unpack) {
+            t.w = unpacked_tile.w;
+            t.panel_bytes = unpacked_tile.panel_bytes;
+        }
         sk_ahead ahead[MOST_PIECES + 1];
         int64_t pieces = sk_fetch_next(fetch, ahead, MOST_PIECES, turns - of_weights), left = turns;
         for (int64_t i = 0; i < pieces; i++) left -= ahead[i].turns;
@@ -150,9 +198,9 @@ static void run_groups(const sk_job *j, int64_t panel, int64_t panels, int64_t r
 
 static blocks cut(const sk_job *j) {
     int64_t k = j->k, x_bytes = j->kernels->x_bytes;
-    int64_t most = j->kernels->side * j->panel_bytes;
+    int64_t most = j->kernels->side * (j->unpack ? k * SK_PANEL * (int64_t)sizeof(uint16_t) : j->panel_bytes);
     int64_t parts = j->w->dtype == SK_INT8 ? 1 : (most + W_BLOCK_BYTES - 1) / W_BLOCK_BYTES;
-    blocks b = {.k = round_up((k + parts - 1) / parts, sk_turn(j->w->dtype))};
+    blocks b = {.k = round_up((k + parts - 1) / parts, j->turn)};
     b.outer = j->rows * k * x_bytes / SK_BLOCK <= X_BLOCK_BYTES ? k : b.k;
     b.rows = X_BLOCK_BYTES / (b.outer * x_bytes / SK_BLOCK);
     b.rows = b.rows / j->kernels->rows * j->kernels->rows;
@@ -187,7 +235,7 @@ static void take_pieces(const sk_job *j, const blocks *b, const sharing *s, sk_t
     sk_fetch fetch = {0};
     if (b)
         sk_fetch_start(&fetch, j->beside.strips, j->beside.count, count_tiles(j, b), j->kernels->side,
-                       sk_turn_bytes(j->w->dtype));
+                       j->turn_bytes);
     for (sk_range mine; (mine = take(j, s, team)).begin < s->count;)
         for (int64_t at = mine.begin, upto; at < mine.end; at = upto) {
             int64_t first = at / s->each * s->each, row = at / s->each * s->rows;
@@ -198,7 +246,7 @@ static void take_pieces(const sk_job *j, const blocks *b, const sharing *s, sk_t
             if (b)
                 run_block(j, b, &p, &fetch, team);
             else
-                run_streaming(j, &p, team);
+                (j->unpack ? run_unpacking : run_streaming)(j, &p, team);
         }
 }
 

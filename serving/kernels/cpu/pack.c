@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "linear_kernels.h"
+#include "unpack.h"
 
 int64_t sk_packed_bytes(int64_t n, int64_t k, int64_t dtype) { return sk_panels(n) * sk_panel_bytes(k, dtype); }
 
@@ -89,7 +90,56 @@ void sk_pack(const void *source, int64_t source_dtype, int64_t stride, int64_t n
     }
 }
 
+/* One column's unit of codes into its place; see unpack.h. */
+static void place_codes(const uint8_t *codes, int64_t kind, int64_t column, uint8_t *unit) {
+    int64_t half = column / SK_HALF, word = column % SK_HALF * 2;
+    for (int64_t i = 0; i < SK_UNIT; i++) {
+        int64_t pair = i / 2, odd = i % 2;
+        if (kind != SK_U4) {
+            unit[(pair * SK_PANEL + column) * 2 + odd] = codes[i];
+            continue;
+        }
+        uint32_t value;
+        memcpy(&value, unit + (word + odd) * 4, sizeof value);
+        value |= (uint32_t)(codes[pair] >> 4 * odd & 15) << 4 * (2 * pair + half);
+        memcpy(unit + (word + odd) * 4, &value, sizeof value);
+    }
+}
+
+static void pack_grouped_column(const uint8_t *codes, const char *scales, const char *offsets, int64_t k,
+                                const sk_groups *g, int64_t column, char *panel) {
+    int64_t size = sk_scale_bytes(g) / SK_PANEL, unit_k = g->codes == SK_U4 ? SK_UNIT / 2 : SK_UNIT;
+    for (int64_t at = 0; at < k; at += g->size, scales += size, panel += sk_group_bytes(g)) {
+        memcpy(panel + column * size, scales, (size_t)size);
+        if (offsets) memcpy(panel + sk_scale_bytes(g) + column * size, offsets, (size_t)size);
+        if (offsets) offsets += size;
+        char *unit = panel + sk_group_head(g);
+        for (int64_t i = at; i < k && i < at + g->size; i += SK_UNIT, codes += unit_k, unit += sk_unit_bytes(g))
+            place_codes(codes, g->codes, column, (uint8_t *)unit);
+    }
+}
+
+void sk_pack_groups(const void *codes, int64_t stride, const void *scales, const void *offsets, int64_t n, int64_t k,
+                    const sk_groups *g, void *packed, int threads) {
+    (void)threads;
+    const int64_t panel_bytes = sk_grouped_panel_bytes(k, g);
+    const int64_t row = (k + g->size - 1) / g->size * (sk_scale_bytes(g) / SK_PANEL);
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t p = 0; p < sk_panels(n); p++) {
+        char *panel = (char *)packed + p * panel_bytes;
+        memset(panel, 0, (size_t)panel_bytes);
+        for (int64_t i = p * SK_PANEL; i < n && i < (p + 1) * SK_PANEL; i++)
+            pack_grouped_column((const uint8_t *)codes + i * stride, (const char *)scales + i * row,
+                                offsets ? (const char *)offsets + i * row : NULL, k, g, i % SK_PANEL, panel);
+    }
+}
+
 void sk_unpack_row(const sk_linear *w, int64_t row, float *out) {
+    if (w->dtype == SK_GROUPED) {
+        const int64_t panel_bytes = sk_grouped_panel_bytes(w->k, &w->groups);
+        sk_unpack_column(&w->groups, (const char *)w->packed + row / SK_PANEL * panel_bytes, w->k, row % SK_PANEL, out);
+        return;
+    }
     const char *panel = (const char *)w->packed + row / SK_PANEL * sk_panel_bytes(w->k, w->dtype);
     int64_t column = row % SK_PANEL;
     if (w->dtype == SK_F32) {

@@ -13,7 +13,14 @@ int64_t sk_packed_bytes(int64_t n, int64_t k, int64_t dtype);
 void sk_pack(const void *source, int64_t source_dtype, int64_t stride, int64_t n, int64_t k, int64_t dtype,
              void *packed, float *scales, float *scratch, int threads);
 
-/* One row of W [n, k] as it was packed, as k floats. Not for SK_INT8. */
+/* Pack codes [n, k] into `packed`, n panels of sk_grouped_panel_bytes: for SK_U4 two to a byte, the even k in its low
+ * half, `stride` bytes apart. scales, offsets: [n, groups] of groups->type; offsets NULL for SK_SCALE_ALONE. Columns
+ * that fill up the last panel are zero. */
+void sk_pack_groups(const void *codes, int64_t stride, const void *scales, const void *offsets, int64_t n, int64_t k,
+                    const sk_groups *groups, void *packed, int threads);
+
+/* One row of W [n, k] as it was packed, as k floats: of SK_GROUPED those that products compute with. Not for
+ * SK_INT8. */
 void sk_unpack_row(const sk_linear *w, int64_t row, float *out);
 
 /* out[row] = the sum of squares of a row of W [n, k], of any type. */

@@ -3,94 +3,18 @@
 from __future__ import annotations
 
 import ctypes
-import subprocess
-from collections.abc import Iterator
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from lora_kernels.cpu.build import FLAGS
-from lora_kernels.native import HEADERS
-from serving.kernels.library import SOURCE_FOLDER, KernelLibrary, load_library
+from serving.kernels.library import KernelLibrary
 from serving.kernels.linear import DTYPES, PackedLinear, WeightArena, packed_bytes
-
-INCLUDE = f"-I{HEADERS}"
 
 # Sites of SmolLM2-135M; n that is no multiple of a panel, k of a register; several blocks of k.
 SHAPES = ((960, 576), (576, 1536), (50, 82), (1, 2), (330, 3000))
 # Every kind of tile and remainder, a block of k whole and in parts, more than one block of rows.
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 31, 48, 100, 257)
-
-
-@pytest.fixture(scope="module")
-def library() -> KernelLibrary:
-    found = load_library()
-    assert found is not None, "these tests need a C compiler"
-    return found
-
-
-@pytest.fixture(scope="module")
-def emulated(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A library whose AVX-512 kernels run on any processor: their intrinsics are written out in C."""
-    folder = tmp_path_factory.mktemp("emulated")
-    kernels = ["linear_avx512", "linear_int8_avx512"]
-    # -ffp-contract=off: a product and a sum that the instruction rounds apart stay apart.
-    emulating = ["-O0", "-Dtarget(x)=", f"-I{Path(__file__).parent / 'avx512_emulated'}", "-Wno-psabi"]
-    folder.joinpath("everything.c").write_text("int lk_supports(const char *set) { return set != 0; }")
-    jobs = {"linear": [], **dict.fromkeys(kernels, emulating)}
-    for name, flags in jobs.items():
-        command = [
-            "cc",
-            *FLAGS,
-            "-fopenmp",
-            "-mfma",
-            "-ffp-contract=off",
-            *flags,
-            INCLUDE,
-            "-c",
-            f"{SOURCE_FOLDER / name}.c",
-        ]
-        subprocess.run([*command, "-o", f"{folder / name}.o"], check=True, timeout=120)
-    rest = [
-        *(SOURCE_FOLDER.glob("linear_*.c")),
-        SOURCE_FOLDER / "pack.c",
-        SOURCE_FOLDER / "team.c",
-        folder / "everything.c",
-    ]
-    objects = [f"{folder / name}.o" for name in jobs]
-    sources = [path for path in rest if path.stem not in kernels]
-    # Its own `lk_supports`, not that of the library in use.
-    command = [
-        "cc",
-        *FLAGS,
-        INCLUDE,
-        "-fopenmp",
-        "-shared",
-        "-Wl,-Bsymbolic",
-        *map(str, [*sources, *objects]),
-        "-o",
-        str(folder / "library.so"),
-    ]
-    subprocess.run([*command, "-lm"], check=True, timeout=120)
-    handle = ctypes.CDLL(str(folder / "library.so"))
-    assert handle.sk_linear_use(b"avx512") == 0, "the AVX-512 kernels disagree with the portable ones"
-    return SimpleNamespace(handle=handle, instruction_set="avx512")
-
-
-@pytest.fixture(params=["portable", "avx2", "avx512"])
-def any_library(request: pytest.FixtureRequest, library: KernelLibrary) -> Iterator[Any]:
-    """Every instruction set: those that this processor lacks, emulated, or, for AVX2, left out."""
-    before = library.instruction_set
-    if library.use(request.param):
-        yield library
-    elif request.param == "avx512":
-        yield request.getfixturevalue("emulated")
-    else:
-        pytest.skip(f"this processor has no {request.param}")
-    library.use(before)
 
 
 def draw(n: int, k: int, rows: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

@@ -12,11 +12,11 @@ from tests import triton_setup
 
 ROOT = Path(__file__).parents[3]
 KERNELS = ("tests.serving.kernels.triton_cases", "tests.serving.kernels.sample_cases")
-SCALED = "tests.serving.kernels.scaled_cases"
+SCALED, GROUPED = "tests.serving.kernels.scaled_cases", "tests.serving.kernels.grouped_cases"
 # What is recorded and in which order things are launched is the host's, and does not depend on the version.
 RUNNERS = ("tests.serving.runner.gpu_cases", "tests.serving.runner.overlap_cases")
 CASES = [(version, program) for version in triton_setup.VERSIONS for program in KERNELS]
-CASES += [("3.6.0", program) for program in (SCALED, *RUNNERS)]
+CASES += [("3.6.0", program) for program in (SCALED, GROUPED, *RUNNERS)]
 
 
 def run(program: str, environment: dict[str, str] | None) -> None:
@@ -45,6 +45,6 @@ def test_a_step_replays_one_graph_and_compiles_nothing_after_the_warm_up() -> No
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("program", [*KERNELS, SCALED, *RUNNERS])
+@pytest.mark.parametrize("program", [*KERNELS, SCALED, GROUPED, *RUNNERS])
 def test_kernels_and_runner_equal_plain_torch_on_the_gpu(program: str) -> None:
     run(program, None)

@@ -60,7 +60,12 @@ def changed(config: dict[str, Any], value: object, *path: str) -> dict[str, Any]
 
 GROUP_0 = ("config_groups", "group_0")
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "another method": ({"quant_method": "awq", "bits": 4}, "quant_method 'awq'"),
+    "another method": ({"quant_method": "aqlm", "bits": 4}, "quant_method 'aqlm'"),
+    "bitsandbytes": ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "it is a form for training"),
+    "AWQ of another order": ({"quant_method": "awq", "bits": 4, "zero_point": True, "version": "gemv"}, "'gemv'"),
+    "three bits": ({"quant_method": "gptq", "bits": 3, "group_size": 128}, "bits 3"),
+    "groups of 48": ({"quant_method": "gptq", "bits": 4, "group_size": 48}, "group_size 48"),
+    "other bits by module": ({"quant_method": "gptq", "bits": 4, "group_size": 32, "dynamic": {"x": {}}}, "dynamic"),
     "no method": ({}, "quant_method None"),
     "no object": ([], "an object is expected"),  # type: ignore[dict-item]
     "e5m2": (changed(CONFIGS["block"], "e5m2", "fmt"), "fmt 'e5m2'"),
@@ -68,7 +73,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "static beside blocks": (changed(CONFIGS["block"], "static", "activation_scheme"), "activation_scheme"),
     "no scheme": ({"quant_method": "fp8"}, "activation_scheme None"),
     "quantised embeddings": (changed(CONFIGS["block"], ["embed"], "modules_to_convert"), "modules_to_convert"),
-    "packed integers": (changed(CONFIGS["channel"], "pack-quantized", "format"), "format 'pack-quantized'"),
+    "packed floats": (changed(CONFIGS["channel"], "pack-quantized", "format"), "input_activations"),
     "4 bits": (changed(CONFIGS["channel"], 4, *GROUP_0, "weights", "num_bits"), "weights.num_bits 4"),
     "integers": (changed(CONFIGS["channel"], "int", *GROUP_0, "weights", "type"), "weights.type 'int'"),
     "no weights": (changed(CONFIGS["channel"], None, *GROUP_0, "weights"), "group_0.weights is None"),

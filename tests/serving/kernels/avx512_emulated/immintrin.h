@@ -40,6 +40,12 @@ typedef union {
     uint16_t u16[16];
 } emulated_256;
 
+typedef union {
+    __m128i bits;
+    int8_t i8[16];
+    uint8_t u8[16];
+} emulated_128;
+
 EMULATED __m512 _mm512_setzero_ps(void) { return (__m512){0}; }
 EMULATED __m512i _mm512_setzero_si512(void) { return (__m512i){0}; }
 EMULATED __m512i _mm512_castps_si512(__m512 a) { return (__m512i)a; }
@@ -197,6 +203,107 @@ EMULATED float _mm512_reduce_add_ps(__m512 a) {
     emulated_512 x = {a};
     for (int half = 8; half; half /= 2) EACH(half) x.f32[i] += x.f32[i + half];
     return x.f32[0];
+}
+
+EMULATED __m256i _mm256_loadu_si256(const __m256i *from) {
+    __m256i out;
+    memcpy(&out, from, sizeof out);
+    return out;
+}
+
+EMULATED __m128i _mm_loadu_si128(const __m128i *from) {
+    __m128i out;
+    memcpy(&out, from, sizeof out);
+    return out;
+}
+
+#define _mm512_setr_epi32(...) ((emulated_512){.i32 = {__VA_ARGS__}}.bits)
+#define _mm512_setr_ps(...) ((emulated_512){.f32 = {__VA_ARGS__}}.floats)
+
+EMULATED __m512 _mm512_sub_ps(__m512 a, __m512 b) { return a - b; }
+
+EMULATED __m512i _mm512_add_epi32(__m512i a, __m512i b) {
+    emulated_512 x = {.bits = a}, y = {.bits = b};
+    EACH(16) x.u32[i] += y.u32[i];
+    return x.bits;
+}
+
+EMULATED __m512i _mm512_srli_epi32(__m512i a, int count) {
+    emulated_512 x = {.bits = a};
+    EACH(16) x.u32[i] >>= count;
+    return x.bits;
+}
+
+EMULATED __m512i _mm512_slli_epi32(__m512i a, int count) {
+    emulated_512 x = {.bits = a};
+    EACH(16) x.u32[i] <<= count;
+    return x.bits;
+}
+
+/* Of an index its last four bits. */
+EMULATED __m512 _mm512_permutexvar_ps(__m512i index, __m512 table) {
+    emulated_512 at = {.bits = index}, from = {table}, out;
+    EACH(16) out.f32[i] = from.f32[at.u32[i] & 15];
+    return out.floats;
+}
+
+EMULATED __m512i _mm512_cvtepu16_epi32(__m256i a) {
+    emulated_256 from = {a};
+    emulated_512 out;
+    EACH(16) out.u32[i] = from.u16[i];
+    return out.bits;
+}
+
+EMULATED __m512i _mm512_cvtepi8_epi32(__m128i a) {
+    emulated_128 from = {a};
+    emulated_512 out;
+    EACH(16) out.i32[i] = from.i8[i];
+    return out.bits;
+}
+
+EMULATED __m256i _mm256_cvtepu8_epi16(__m128i a) {
+    emulated_128 from = {a};
+    emulated_256 out;
+    EACH(16) out.u16[i] = from.u8[i];
+    return out.bits;
+}
+
+EMULATED __m256i _mm256_slli_epi16(__m256i a, int count) {
+    emulated_256 x = {a};
+    EACH(16) x.u16[i] = (uint16_t)(x.u16[i] << count);
+    return x.bits;
+}
+
+EMULATED __m256i _mm256_set1_epi16(short value) {
+    emulated_256 out;
+    EACH(16) out.u16[i] = (uint16_t)value;
+    return out.bits;
+}
+
+EMULATED __m256i _mm256_and_si256(__m256i a, __m256i b) { return a & b; }
+EMULATED __m256i _mm256_or_si256(__m256i a, __m256i b) { return a | b; }
+
+/* Numbers alone, neither infinity nor NaN. */
+EMULATED __m512 _mm512_cvtph_ps(__m256i a) {
+    emulated_256 from = {a};
+    emulated_512 out;
+    EACH(16) {
+        uint32_t half = from.u16[i], exponent = half >> 10 & 31, fraction = half & 0x3ff;
+        float value = exponent ? ldexpf((float)(fraction | 0x400), (int)exponent - 25) : ldexpf((float)fraction, -24);
+        out.f32[i] = half >> 15 ? -value : value;
+    }
+    return out.floats;
+}
+
+/* b in the low half. */
+EMULATED __m512bh _mm512_cvtne2ps_pbh(__m512 a, __m512 b) {
+    emulated_256 high = {.halves = _mm512_cvtneps_pbh(a)}, low = {.halves = _mm512_cvtneps_pbh(b)};
+    emulated_512 out;
+    EACH(16) {
+        out.u16[i] = low.u16[i];
+        out.u16[16 + i] = high.u16[i];
+    }
+    return out.halves;
 }
 
 /* The first factor unsigned, the second signed. */
