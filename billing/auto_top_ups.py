@@ -27,6 +27,7 @@ from billing.stripe import StripeGateway, stripe_gateway
 from billing.stripe.cards import AUTHENTICATION_REQUIRED, CardPayment
 from billing.top_ups import CHECKOUT_LIFETIME, announce, credit_card_payment
 from marketplace.accounts import audit
+from marketplace.accounts.features import RETRY_SECONDS, is_on
 from marketplace.accounts.models import Organization
 from marketplace.accounts.suspension import is_suspended
 from marketplace.accounts.verification import require_verified
@@ -123,7 +124,8 @@ def due_organizations() -> list[UUID]:
 def charge_if_low(*, organization_id: UUID, gateway: StripeGateway | None = None) -> TopUp | None:
     """Begin one automatic top-up, if credit is low and no payment with the card is under way; return it.
 
-    Raises PaymentProviderUnavailable: the payment may or may not have been made, and `refresh_card_top_up` finds out.
+    None begins while staff have switched top-ups off; one that has begun goes on. Raises PaymentProviderUnavailable:
+    the payment may or may not have been made, and `refresh_card_top_up` finds out.
     """
     top_up = _begin(organization_id)
     if top_up is not None:
@@ -145,7 +147,10 @@ def _begin(organization_id: UUID) -> TopUp | None:
     if available >= rule.threshold_cents * NANO_PER_CENT or mine.filter(state__in=TopUp.WAITING).exists():
         return None
     if _paid_this_month_cents(organization_id) + rule.amount_cents > rule.monthly_limit_cents:
-        AutoTopUp.objects.filter(pk=rule.pk).update(next_attempt_at=Now() + FIRST_WAIT)
+        _wait(rule, FIRST_WAIT)
+        return None
+    if not is_on("top-ups", organization_id):
+        _wait(rule, timedelta(seconds=RETRY_SECONDS))
         return None
     # The first look at the payment is this process's; others wait for a while.
     return TopUp.objects.create(
@@ -154,6 +159,11 @@ def _begin(organization_id: UUID) -> TopUp | None:
         amount_cents=rule.amount_cents,
         next_check_at=timezone.now() + timedelta(minutes=1),
     )
+
+
+def _wait(rule: AutoTopUp, wait: timedelta) -> None:
+    """Look again after `wait`: whoever is always due would take the place of others in `due_organizations`."""
+    AutoTopUp.objects.filter(pk=rule.pk).update(next_attempt_at=Now() + wait)
 
 
 def _paid_this_month_cents(organization_id: UUID) -> int:

@@ -39,17 +39,12 @@ def usage_groups(
 
 def _groups(api: ControlApi, first: date, by: Sequence[str]) -> Sequence[Mapping[str, Any]]:
     found: list[Mapping[str, Any]] = []
-    offset = 0
-    while True:
-        since = f"{first.isoformat()}T00:00:00Z"
-        value = api.get("usage/summary", since=since, group_by=",".join(by), limit=str(_PAGE), offset=str(offset))
-        page = Reader(value.json(), "usage")
-        found += page.items("results")
-        if not page.has("next_offset"):
-            return found
-        offset = page.integer("next_offset")
-        if len(found) >= _MAX_GROUPS:
+    since = f"{first.isoformat()}T00:00:00Z"
+    for group in api.pages("usage/summary", since=since, group_by=",".join(by), limit=str(_PAGE)):
+        if len(found) == _MAX_GROUPS:
             raise CliError(f"more than {_MAX_GROUPS} groups", hint="ask for fewer days, or with --by model")
+        found.append(group)
+    return found
 
 
 def usage_file(api: ControlApi, *, first: date, last: date, model: str | None, key: UUID | None) -> bytes:

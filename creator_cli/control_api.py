@@ -243,9 +243,13 @@ class ControlApi:
 
     def earnings(self) -> dict[str, Any]:
         """Return earnings in total, by day and by model, in nano-dollars."""
-        value = self._http.request("GET", "earnings").json()
-        Reader(value, "earnings").integer("total_nano_usd")
-        return dict(value)
+        first, *others = (Reader(answer, "earnings") for answer in self.answers("earnings", limit="1000"))
+        found = first.whole()
+        first.integer("total_nano_usd")
+        found.pop("next", None)
+        for group in ("by_day", "by_model"):
+            found[group] = [line for page in (first, *others) for line in page.items(group)]
+        return found
 
     def receipt(self, prediction_id: UUID) -> bytes:
         """Return the receipt document of a prediction that the organization paid for."""
@@ -289,11 +293,16 @@ class ControlApi:
 
     def pages(self, path: str, **params: str) -> Iterator[Any]:
         """Iterate over the rows of a list, page by page."""
-        query = {**params, "limit": "200"}
+        for answer in self.answers(path, **{"limit": "200", **params}):
+            yield from Reader(answer, path).items("results")
+
+    def answers(self, path: str, **params: str) -> Iterator[Any]:
+        """Iterate over the answers that are a list's pages; `limit` is how many rows each has."""
+        query = dict(params)
         for _ in range(_MAX_PAGES):
-            value = self._http.request("GET", path, params=query).json()
-            page = Reader(value, path)
-            yield from page.items("results")
+            answer = self._http.request("GET", path, params=query).json()
+            page = Reader(answer, path)
+            yield answer
             if not page.has("next"):
                 return
             # The cursor alone: the token goes to the URL that the user gave, wherever the answer points.

@@ -29,6 +29,10 @@ class Reader:
             raise misunderstood(f"{self._what} {name}")
         return value
 
+    def whole(self) -> dict[str, Any]:
+        """Return the object with every field."""
+        return dict(self._value)
+
     def text(self, name: str) -> str:
         """Return a string."""
         return self._get(name, str)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,17 @@ def _empty_cache(request: pytest.FixtureRequest) -> None:
         from django.core.cache import cache
 
         cache.clear()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection() -> None:
+    """Collect no garbage while files are imported: looking for it was a third of that time, in every worker."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage again."""
+    gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

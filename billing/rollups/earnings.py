@@ -18,6 +18,7 @@ from django.utils import timezone
 from billing.models import Account, RollupQueue, SpanCustomer, SpanTotal
 from billing.models.rollups import NO_SUBJECT
 from billing.rollups import sums
+from billing.rollups.places import NO_ID, Place
 from billing.rollups.spans import ALL_TIME, Period
 from billing.rollups.sums import Sums
 from marketplace.accounts.models import Organization
@@ -42,10 +43,15 @@ class EarningsLine:
     creator_nano_usd: int
     model_id: UUID | None = None
 
+    @property
+    def place(self) -> Place:
+        """Return the place of this line: of a day, or of a model among those that earned less."""
+        return Place(self.day) if self.day else Place(earned=self.creator_nano_usd, subject=self.model_id or NO_ID)
+
 
 @dataclass(frozen=True, slots=True)
 class Earnings:
-    """A payee's totals, what of them is not paid out, and both groupings; `models` is how many there are."""
+    """A payee's totals, what of them is not paid out, and both groupings; `models` is how many there are in all."""
 
     balances: Balances
     total: EarningsLine
@@ -84,14 +90,15 @@ def earnings(
     since: date | datetime | None = None,
     until: date | datetime | None = None,
     limit: int = MAX_ROWS,
-    offset: int = 0,
+    after_day: Place | None = None,
+    after_model: Place | None = None,
 ) -> Earnings:
-    """Return what `organization` earned: in all, and by day and by model at most `limit` after the first `offset`."""
-    models, count = by_model(organization, since=since, until=until, limit=limit, offset=offset)
+    """Return what `organization` earned: in all, and by day and by model at most `limit` behind these places."""
+    models, count = by_model(organization, since=since, until=until, limit=limit, after=after_model)
     return Earnings(
         balances=balances(organization),
         total=earnings_total(organization, since=since, until=until),
-        by_day=by_day(organization, since=since, until=until, limit=limit, offset=offset),
+        by_day=by_day(organization, since=since, until=until, limit=limit, after=after_day),
         by_model=models,
         models=count,
     )
@@ -103,10 +110,10 @@ def by_day(
     since: date | datetime | None = None,
     until: date | datetime | None = None,
     limit: int = MAX_ROWS,
-    offset: int = 0,
+    after: Place | None = None,
 ) -> tuple[EarningsLine, ...]:
-    """Return what `organization` earned on each day, newest first, at most `limit` days after the first `offset`."""
-    rows = sums.by_day(_Facet.EARNINGS, organization.pk, Period.of(since, until), limit=limit, offset=offset)
+    """Return what `organization` earned on each day, newest first, at most `limit` days behind the place `after`."""
+    rows = sums.by_day(_Facet.EARNINGS, organization.pk, Period.of(since, until), limit=limit, after=after)
     return tuple(_line(row, row.customers) for row in rows)
 
 
@@ -116,14 +123,15 @@ def by_model(
     since: date | datetime | None = None,
     until: date | datetime | None = None,
     limit: int = MAX_ROWS,
-    offset: int = 0,
+    after: Place | None = None,
 ) -> tuple[tuple[EarningsLine, ...], int]:
-    """Return the models by which `organization` earned most, after the first `offset`, and how many it earned by."""
+    """Return the models by which `organization` earned most, behind the place `after`, and how many it earned by."""
     period = Period.of(since, until)
-    page = {"limit": limit, "offset": offset}
-    rows = sums.over_period(_Facet.EARNINGS_MODEL, organization.pk, period, order="earned", **page)
+    rows = sums.over_period(_Facet.EARNINGS_MODEL, organization.pk, period, order="earned", limit=limit, after=after)
     lines = tuple(_line(row, row.customers if period == Period() else None) for row in rows)
-    return lines, rows[0].groups if rows else 0
+    # Every row says how many there are; behind the last one, the first one is asked.
+    counted = rows or (after and sums.over_period(_Facet.EARNINGS_MODEL, organization.pk, period, order="earned"))
+    return lines, counted[0].groups if counted else 0
 
 
 def customers_ever(organization: Organization, model_ids: Collection[UUID]) -> dict[UUID, int]:

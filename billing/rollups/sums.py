@@ -11,6 +11,7 @@ from django.db import connection
 from django.utils import timezone
 
 from billing.models import SpanTotal
+from billing.rollups.places import Place
 from billing.rollups.spans import FIRST_DAY, Period
 
 Order = Literal["label", "charged", "earned"]
@@ -48,12 +49,12 @@ def over_period(
     *,
     order: Order = "label",
     limit: int = 1,
-    offset: int = 0,
+    after: Place | None = None,
 ) -> list[Sums]:
-    """Return the sums of the whole period for each subject, at most `limit` of them after the first `offset`.
+    """Return the sums of the whole period for each subject, at most `limit` of them behind the place `after`.
 
     `customers` is right where the period is one block. All subjects are put in order by one number of each; the other
-    sums are made for those that are returned.
+    sums are made for those that are returned. A list by what was charged has no places.
     """
     blocks = period.blocks(today=timezone.now().date())
     alone = len(blocks) == 1  # a subject has one row then
@@ -65,7 +66,8 @@ def over_period(
             SELECT t.subject, {key} AS key FROM block {_ROWS} {"" if alone else "GROUP BY t.subject"}
         ), chosen AS MATERIALIZED (
             SELECT subject, key, (SELECT count(*) FROM ranked) AS groups FROM ranked
-            ORDER BY key, subject LIMIT %(limit)s OFFSET %(offset)s
+            {"WHERE (key, subject) > (%(key)s, %(subject)s)" if after else ""}
+            ORDER BY key, subject LIMIT %(limit)s
         )
         SELECT NULL::date, t.subject, max(t.label), sum(t.predictions)::bigint, sum(t.prompt_tokens)::bigint,
             sum(t.completion_tokens)::bigint, sum(t.charged_nano_usd)::bigint, sum(t.earned_nano_usd)::bigint,
@@ -79,21 +81,25 @@ def over_period(
             "spans": [block.days for block in blocks],
             "starts": [block.start for block in blocks],
             "limit": limit,
-            "offset": offset,
+            "key": after and (after.name if order == "label" else -after.earned),
+            "subject": after and after.subject,
         },
     )
 
 
-def by_day(facet: SpanTotal.Facet, organization_id: UUID, period: Period, *, limit: int, offset: int = 0) -> list[Sums]:
-    """Return the sums of each day and subject, newest day first, at most `limit` after the first `offset`."""
+def by_day(
+    facet: SpanTotal.Facet, organization_id: UUID, period: Period, *, limit: int, after: Place | None = None
+) -> list[Sums]:
+    """Return the sums of each day and subject, newest day first, at most `limit` behind the place `after`."""
+    behind = "AND start <= %(day)s AND (start < %(day)s OR (label, subject) > (%(name)s, %(subject)s))"
     return _read(
-        """
+        f"""
         SELECT start AS day, subject, label, predictions, prompt_tokens, completion_tokens, charged_nano_usd,
             earned_nano_usd, customers, 0
         FROM billing_spantotal
         WHERE facet = %(facet)s AND organization_id = %(organization)s AND span = 1
-            AND start >= %(since)s AND start < %(until)s
-        ORDER BY start DESC, label, subject LIMIT %(limit)s OFFSET %(offset)s
+            AND start >= %(since)s AND start < %(until)s {behind if after else ""}
+        ORDER BY start DESC, label, subject LIMIT %(limit)s
         """,
         {
             "facet": facet.value,
@@ -101,7 +107,9 @@ def by_day(facet: SpanTotal.Facet, organization_id: UUID, period: Period, *, lim
             "since": period.since or FIRST_DAY,
             "until": period.until or date.max,
             "limit": limit,
-            "offset": offset,
+            "day": after and after.day,
+            "name": after and after.name,
+            "subject": after and after.subject,
         },
     )
 

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from uuid import UUID
 
-from django.db.models import Max, Sum
+from django.db.models import Max, Q, Sum, Value
+from django.db.models.functions import Coalesce
 
 from billing.models import EarningsDay
+from billing.rollups.places import NO_ID, Place
 from billing.rollups.spans import Period
 from marketplace.accounts.models import Organization
 
@@ -36,6 +38,17 @@ class VersionEarnings:
     charged_nano_usd: int
     earned_nano_usd: int
 
+    @property
+    def place(self) -> Place:
+        """Return the place of this group: on its day, or among those that earned less."""
+        return Place(
+            day=self.day or date.min,
+            earned=0 if self.day else self.earned_nano_usd,
+            name=self.model_name,
+            subject=self.model_id,
+            part=self.version_id or NO_ID,
+        )
+
 
 def by_version(
     organization: Organization,
@@ -45,10 +58,11 @@ def by_version(
     model_ids: Collection[UUID] | None = None,
     each_day: bool = False,
     limit: int = MAX_ROWS,
-    offset: int = 0,
+    after: Place | None = None,
 ) -> tuple[VersionEarnings, ...]:
     """Return what `organization` earned by each version: the best first, or `each_day` by itself, newest first.
 
+    after: those behind this place alone
     model_ids: by versions of these models alone. All of a creator of ten thousand models are a tenth of a second's work
     """
     period = Period.of(since, until)
@@ -62,13 +76,16 @@ def by_version(
     groups = ("day", "model_id", "version_id") if each_day else ("model_id", "version_id")
     sums = rows.values(*groups).annotate(
         name=Max("model_name"),
+        part=Coalesce("version_id", Value(NO_ID)),
         all_predictions=Sum("predictions"),
         prompt=Sum("prompt_tokens"),
         completion=Sum("completion_tokens"),
         charged=Sum("charged_nano_usd"),
         earned=Sum("earned_nano_usd"),
     )
-    order = ("-day", "name", "version_id") if each_day else ("-earned", "name", "version_id")
+    first = "day" if each_day else "earned"
+    if after is not None:
+        sums = sums.filter(_behind(after, first))
     return tuple(
         VersionEarnings(
             day=row.get("day"),
@@ -81,5 +98,15 @@ def by_version(
             charged_nano_usd=int(row["charged"]),
             earned_nano_usd=int(row["earned"]),
         )
-        for row in sums.order_by(*order)[offset : offset + min(limit, MAX_ROWS)]
+        for row in sums.order_by(f"-{first}", "name", "model_id", "part")[: min(limit, MAX_ROWS)]
     )
+
+
+def _behind(place: Place, first: str) -> Q:
+    """Return the condition on groups behind `place`; `first` of the order is `day` or `earned`, descending."""
+    same = Q(**{first: getattr(place, first)})
+    found = Q(**{f"{first}__lt": getattr(place, first)})
+    for column, value in (("name", place.name), ("model_id", place.subject), ("part", place.part)):
+        found |= same & Q(**{f"{column}__gt": value})
+        same &= Q(**{column: value})
+    return found

@@ -57,7 +57,7 @@ _DECLARED = (
     Feature(
         "top-ups",
         "Top-ups",
-        "Stops new payments by card while the payment provider or the books are in doubt.",
+        "Stops new payments by card, automatic ones as well, while the payment provider or the books are in doubt.",
         "finance",
         "Top-ups are switched off just now. No card was charged; credit stays and is spent as ever.",
     ),

@@ -24,7 +24,7 @@ from devstack.stripe_double import checkout
 from devstack.stripe_double.core import StripeDouble
 from devstack.stripe_double.faults import Fault, FaultKind, WebhookFaults
 from devstack.stripe_double.http_client import DoubleHTTPClient
-from marketplace.accounts.models import Membership, Organization, User
+from marketplace.accounts.models import FeatureSwitch, Membership, Organization, User
 from tests.billing.support import make_organization
 from tests.billing.top_ups import post, work
 
@@ -127,6 +127,22 @@ def test_wallets_below_their_threshold_are_found_and_others_are_not(
     assert due_organizations() == []
     assert charge_if_low(organization_id=low.pk) is None
     assert payments(double) == [(2_500, True)]
+
+
+def test_no_card_is_charged_while_staff_have_switched_top_ups_off(
+    double: StripeDouble, organization: Organization
+) -> None:
+    rule(double, organization)
+    FeatureSwitch.objects.create(name="top-ups", percent=100, off_for=[organization.pk])
+    assert charge_if_low(organization_id=organization.pk) is None
+    deliver(double)
+    assert payments(double) == [] and not TopUp.objects.exists()
+    assert due_organizations() == [], "others are looked at meanwhile"
+    before = AutoTopUp.objects.get(pk=organization.pk)
+    assert (before.state, before.failures) == ("on", 0)
+    FeatureSwitch.objects.update(off_for=[])
+    later()
+    assert charge_if_low(organization_id=organization.pk) is not None and payments(double) == [(2_500, True)]
 
 
 def test_a_months_payments_stay_within_the_limit(double: StripeDouble, organization: Organization) -> None:

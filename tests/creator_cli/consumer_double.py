@@ -59,9 +59,7 @@ class Consumption:
         asked = {name: values[0] for name, values in parse_qs(query).items()}
         if method == "GET" and path == "usage/summary":
             self.asked.append(asked)
-            start = int(asked["offset"])  # two a page, whatever was asked
-            following = start + 2 if start + 2 < len(self.groups) else None
-            return 200, {"results": self.groups[start : start + 2], "next_offset": following}
+            return self.groups
         if method == "GET" and path == "usage/csv":
             self.asked.append(asked)
             return CSV

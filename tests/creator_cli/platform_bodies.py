@@ -112,8 +112,8 @@ def payout_body(amount_cents: int) -> dict[str, Any]:
     }
 
 
-def earnings_body() -> dict[str, Any]:
-    """Three predictions of one model on one day."""
+def earnings_body(*, second_page: bool) -> dict[str, Any]:
+    """Three predictions of one model on one day, and of another model on the second page."""
     line = {
         "predictions": 3,
         "consumers": 2,
@@ -130,6 +130,7 @@ def earnings_body() -> dict[str, Any]:
         "total_nano_usd": 1000,
         "predictions": 3,
         "consumers": 2,
-        "by_day": [{**line, "day": "2026-01-02"}],
-        "by_model": [{**line, "model": "acme/triage"}],
+        "next": None if second_page else "http://elsewhere.example/api/v1/earnings?cursor=behind-triage",
+        "by_day": [] if second_page else [{**line, "day": "2026-01-02"}],
+        "by_model": [{**line, "model": "acme/sums" if second_page else "acme/triage"}],
     }

@@ -357,5 +357,5 @@ class Platform:
     def open_payout_setup(self) -> tuple[int, Any]:
         return 201, {"url": "https://connect.stripe.example/setup/x"}
 
-    def earnings(self) -> tuple[int, Any]:
-        return 200, earnings_body()
+    def earnings(self, path: str) -> tuple[int, Any]:
+        return 200, earnings_body(second_page="cursor=behind-triage" in path)

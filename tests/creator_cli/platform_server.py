@@ -137,7 +137,7 @@ class Handler(BaseHTTPRequestHandler):
             "POST organizations/acme/signing-keys": lambda: platform.register_signing_key(self._body()),
             "GET vault/intake-key": lambda: (200, platform.intake_json()),
             "GET custody": platform.export,
-            "GET earnings": platform.earnings,
+            "GET earnings": lambda: platform.earnings(self.path),
             "GET receipts/keys": lambda: (200, json.loads(msgspec.json.encode(platform.receipt_keys))),
             f"GET receipts/{made.PREDICTION}": lambda: (200, json.loads(platform.receipt)),
             "GET payouts/overview": lambda: (200, payout_overview_body()),

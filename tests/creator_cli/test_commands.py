@@ -195,7 +195,8 @@ def test_earnings_are_shown_in_all_and_by_model(creator: Machine) -> None:
     shown = creator.ok("earnings").stdout
     assert "$0.000001" in shown and "acme/triage" in shown and "2026-01-02" in shown
     document = creator.json("earnings")
-    assert document["total_nano_usd"] == 1000 and document["by_model"] and document["by_day"]
+    assert document["total_nano_usd"] == 1000 and len(document["by_day"]) == 1 and "next" not in document
+    assert [line["model"] for line in document["by_model"]] == ["acme/triage", "acme/sums"], "both pages"
 
 
 def test_payouts_are_shown_and_asked_for_with_a_key_that_may(creator: Machine) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
@@ -16,6 +17,7 @@ from django.conf import settings
 from devstack.state import REPOSITORY
 from marketplace.config.grants import TABLES
 from marketplace.config.roles import OWNER
+from tests.database import TEMPLATE
 
 
 @pytest.fixture
@@ -63,12 +65,16 @@ def test_an_empty_database_is_migrated_checks_included_and_migrating_again_chang
 
 
 WITHOUT_PGVECTOR = """
+from contextlib import nullcontext
 import django
 from django.core.management import call_command
 from marketplace.config import extensions
 
 extensions.OPTIONAL = ("nowhere",)  # as on a server that does not have it
 django.setup()
+from marketplace.config.management.commands import migrate
+
+migrate.rendering_less = nullcontext  # as Django does it
 call_command("migrate", verbosity=0)
 from marketplace.catalog.search import find, vectors
 from marketplace.catalog.search.status import status
@@ -83,11 +89,26 @@ assert vectors.has_vectors()
 """
 
 
+SCHEMA = (
+    "SELECT table_name, column_name, ordinal_position, udt_name, character_maximum_length, is_nullable, column_default "
+    "FROM information_schema.columns WHERE table_schema = 'public'",
+    "SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint "
+    "WHERE connamespace = 'public'::regnamespace",
+    "SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = 'public'",
+    "SELECT tgrelid::regclass::text, tgname, pg_get_triggerdef(oid) FROM pg_trigger WHERE NOT tgisinternal",
+)
+
+
+def schema_of(address: str) -> set[tuple[Any, ...]]:
+    with psycopg.connect(address) as admin:
+        return {(part, *row) for part, query in enumerate(SCHEMA) for row in admin.execute(query.encode()).fetchall()}
+
+
 def test_a_server_without_pgvector_is_migrated_and_searched_and_gets_vectors_once_it_has_it(
-    empty: dict[str, str],
+    empty: dict[str, str], django_db_setup: None
 ) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_PGVECTOR], env=empty, cwd=REPOSITORY, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", WITHOUT_PGVECTOR], env=empty, cwd=REPOSITORY, capture_output=True, text=True, timeout=400
     )
     assert done.returncode == 0, done.stderr
     with psycopg.connect(empty["DATABASE_ADMIN_URL"]) as admin:
@@ -95,6 +116,8 @@ def test_a_server_without_pgvector_is_migrated_and_searched_and_gets_vectors_onc
             "SELECT extname FROM pg_extension WHERE extnamespace = 'extensions'::regnamespace"
         ).fetchall()
     assert {name for (name,) in found} == {"pg_trgm", "unaccent", "vector"}
+    ours = urlunsplit(urlsplit(settings.ENV.database_admin_url)._replace(path=f"/{TEMPLATE}"))
+    assert schema_of(ours) == schema_of(empty["DATABASE_ADMIN_URL"]), "rendering less makes the same schema"
 
 
 def test_a_server_without_trigrams_is_refused_by_name(empty: dict[str, str]) -> None:

@@ -18,10 +18,11 @@ from billing.rollups import earnings
 from billing.rollups.version_earnings import by_version
 from marketplace.api.errors import not_found
 from marketplace.api.idempotency import IDEMPOTENCY_KEY, id_for, key_reused
+from marketplace.api.place_cursors import address_behind, cut, places_in
 from marketplace.api.serializers import TopUpStatus
 from marketplace.api.throttling import MoneyThrottle
 from marketplace.api.views.base import ControlView
-from marketplace.api.views.periods import Groups
+from marketplace.api.views.periods import Groups, GroupsPage
 from protocol.names import SLUG_PATTERN
 
 
@@ -122,7 +123,7 @@ class EarningsView(ControlView):
 
     scopes: ClassVar = {"GET": ("publish", "account")}
 
-    class Earnings(serializers.Serializer):
+    class Earnings(GroupsPage):
         reserve_nano_usd = serializers.IntegerField(
             source="balances.reserve_nano_usd", help_text="earned, not payable yet"
         )
@@ -137,25 +138,50 @@ class EarningsView(ControlView):
         consumers = serializers.IntegerField(source="total.consumers")
         by_day = EarningsGroup(many=True)
         by_model = EarningsGroup(many=True)
-        models = serializers.IntegerField(
-            help_text="how many models it earned by, on all pages; 0 beyond the last page"
-        )
+        models = serializers.IntegerField(help_text="how many models it earned by, on all pages")
 
     @extend_schema(operation_id="get_earnings", parameters=[Groups], responses=Earnings)
     def get(self, request: Request) -> Response:
-        """The organization's earnings: in all, by day (UTC, newest first) and by model (the best first), in pages.
+        """The organization's earnings: in all, by day (UTC, newest first) and by model (the best first).
 
-        They count what was settled some seconds ago and before.
+        A page has `limit` days and `limit` models; the shorter list ends first. They count what was settled some
+        seconds ago and before.
         """
-        found = earnings.earnings(self.organization, **self.parse(Groups, query=True))
-        return Response(self.show(self.Earnings, found))
+        asked = self.parse(Groups, query=True)
+        limit, order = asked.pop("limit"), "earnings"
+        after_day, after_model = places_in(asked.pop("cursor"), order, lists=2)
+        found = earnings.earnings(
+            self.organization, **asked, limit=limit + 1, after_day=after_day, after_model=after_model
+        )
+        days, last_day, more_days = cut(found.by_day, limit, after_day)
+        models, last_model, more_models = cut(found.by_model, limit, after_model)
+        following = address_behind(request, order, last_day, last_model) if more_days or more_models else None
+        page = {
+            "next": following,
+            "balances": found.balances,
+            "total": found.total,
+            "by_day": days,
+            "by_model": models,
+            "models": found.models,
+        }
+        return Response(self.show(self.Earnings, page))
+
+
+class VersionGroup(serializers.Serializer):
+    day = serializers.DateField(allow_null=True)
+    model = serializers.CharField(source="model_name")
+    version_id = serializers.UUIDField(allow_null=True)
+    predictions = serializers.IntegerField()
+    prompt_tokens = serializers.IntegerField()
+    completion_tokens = serializers.IntegerField()
+    charged_nano_usd = serializers.IntegerField(help_text="what customers paid")
+    earned_nano_usd = serializers.IntegerField(help_text="the organization's part of it")
 
 
 class VersionEarningsView(ControlView):
     """A creator's earnings by version."""
 
     scopes: ClassVar = {"GET": ("publish", "account")}
-    unpaged = "sums, at most `limit` of them: the next ones by `offset`"
 
     class Asked(Groups):
         model = serializers.RegexField(
@@ -163,25 +189,25 @@ class VersionEarningsView(ControlView):
         )
         by_day = serializers.BooleanField(default=False, help_text="a group for each day (UTC), the newest first")
 
-    class VersionGroup(serializers.Serializer):
-        day = serializers.DateField(allow_null=True)
-        model = serializers.CharField(source="model_name")
-        version_id = serializers.UUIDField(allow_null=True)
-        predictions = serializers.IntegerField()
-        prompt_tokens = serializers.IntegerField()
-        completion_tokens = serializers.IntegerField()
-        charged_nano_usd = serializers.IntegerField(help_text="what customers paid")
-        earned_nano_usd = serializers.IntegerField(help_text="the organization's part of it")
+    class VersionGroups(GroupsPage):
+        results = VersionGroup(many=True)
 
-    @extend_schema(operation_id="get_version_earnings", parameters=[Asked], responses=VersionGroup(many=True))
+    @extend_schema(operation_id="get_version_earnings", parameters=[Asked], responses=VersionGroups, filters=False)
     def get(self, request: Request) -> Response:
         """The organization's earnings by version, the best first, or by day and version."""
         asked = self.parse(self.Asked, query=True)
         slug, model_ids = asked.pop("model", None), None
         if slug is not None:
             model_ids = [self.owned_model(self.organization.slug, slug).pk]
-        found = by_version(self.organization, model_ids=model_ids, each_day=asked.pop("by_day"), **asked)
-        return Response(self.show(self.VersionGroup, found, many=True))
+        limit, each_day = asked.pop("limit"), asked.pop("by_day")
+        order = "versions by day" if each_day else "versions"
+        (after,) = places_in(asked.pop("cursor"), order)
+        found = by_version(
+            self.organization, model_ids=model_ids, each_day=each_day, limit=limit + 1, after=after, **asked
+        )
+        shown, last, more = cut(found, limit)
+        following = address_behind(request, order, last) if more else None
+        return Response(self.show(self.VersionGroups, {"next": following, "results": shown}))
 
 
 class PlatformSummaryView(ControlView):

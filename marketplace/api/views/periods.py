@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from rest_framework import serializers
 
+from marketplace.api.place_cursors import MAX_LENGTH
+
 
 class Period(serializers.Serializer):
     since = serializers.DateTimeField(required=False, help_text="from this moment on")
@@ -19,6 +21,10 @@ class Days(serializers.Serializer):
 
 class Groups(Days):
     limit = serializers.IntegerField(min_value=1, max_value=1_000, default=100, help_text="most groups in the answer")
-    offset = serializers.IntegerField(
-        min_value=0, max_value=1_000_000, default=0, help_text="groups to leave out: `next_offset` of the page before"
+    cursor = serializers.CharField(
+        max_length=MAX_LENGTH, required=False, default=None, help_text="of `next` of the page before"
     )
+
+
+class GroupsPage(serializers.Serializer):
+    next = serializers.URLField(allow_null=True, help_text="the next page; null: these are the last groups")

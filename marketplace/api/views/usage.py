@@ -16,9 +16,10 @@ from billing import selectors
 from billing.rollups import usage
 from billing.rollups.filtered import UsageFilter
 from billing.usage_lists import usage_csv
+from marketplace.api.place_cursors import address_behind, cut, places_in
 from marketplace.api.views.base import ControlView
 from marketplace.api.views.papers import download
-from marketplace.api.views.periods import Groups, Period
+from marketplace.api.views.periods import Groups, GroupsPage, Period
 
 
 class UsageView(ControlView):
@@ -101,9 +102,8 @@ class UsageSummaryView(ControlView):
             r"^(day|model|key)(,(day|model|key)){0,2}$", default="day,model,key", help_text="any of day, model, key"
         )
 
-    class UsageGroups(serializers.Serializer):
+    class UsageGroups(GroupsPage):
         results = UsageGroup(many=True)
-        next_offset = serializers.IntegerField(allow_null=True, help_text="null: these are the last groups")
 
     @extend_schema(operation_id="summarize_usage", parameters=[UsageSummaryQuery], responses=UsageGroups, filters=False)
     def get(self, request: Request) -> Response:
@@ -112,14 +112,17 @@ class UsageSummaryView(ControlView):
         They count what was settled some seconds ago and before.
         """
         wanted = self.parse(self.UsageSummaryQuery, query=True)
-        limit, offset = wanted["limit"], wanted["offset"]
-        groups = usage.usage_summary(
+        limit, groups = wanted["limit"], sorted(set(wanted["group_by"].split(",")))
+        order = f"usage by {','.join(groups)}"
+        (after,) = places_in(wanted["cursor"], order)
+        found = usage.usage_summary(
             self.organization,
-            group_by=dict.fromkeys(wanted["group_by"].split(",")),
+            group_by=groups,
             since=wanted.get("since"),
             until=wanted.get("until"),
             limit=limit + 1,
-            offset=offset,
+            after=after,
         )
-        following = offset + limit if len(groups) > limit else None
-        return Response({"results": self.show(UsageGroup, groups[:limit], many=True), "next_offset": following})
+        shown, last, more = cut(found, limit)
+        following = address_behind(request, order, last) if more else None
+        return Response(self.show(self.UsageGroups, {"next": following, "results": shown}))

@@ -23,6 +23,7 @@ from marketplace.catalog.search.why import mark
 from marketplace.guards.policies import KINDS
 from marketplace.publishing.models import Review
 from marketplace.publishing.policies import sentences
+from marketplace.web.act_words import ACT_WORDS
 from marketplace.web.menu import WITHIN
 from marketplace.web.wording import BANK_REASONS, DISPUTE_REASONS, ENDS, LABELS, TONES
 
@@ -203,6 +204,12 @@ def unix(seconds: Any) -> datetime:
 def worded(label: str) -> str:
     """Return the label of a field; those of allauth's forms as the other ones are written."""
     return LABELS.get(label, label)
+
+
+@register.filter
+def act_words(act: str) -> str:
+    """Return an act of the audit log in words; one that is not recorded any more is returned as it is."""
+    return ACT_WORDS.get(act, act)
 
 
 @register.filter

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import uuid
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from django.test import Client
@@ -13,6 +16,7 @@ from marketplace.catalog.models import Model, Version
 from marketplace.vault import services as vault_services
 from protocol.encoding import encode_base64url
 from sealed_weights import CreatorIdentity
+from tests.billing.rollups.test_roll_up import insert_past
 from tests.billing.support import insert_usage, split_of
 from tests.marketplace.api.client import Api, error_of
 from tests.marketplace.catalog.factories import (
@@ -168,12 +172,53 @@ def test_wallet_usage_and_earnings_show_what_was_spent_and_earned() -> None:
         None,
     )
     by_day = api.get("usage/summary?group_by=day&limit=1").json()
-    assert (len(by_day["results"]), by_day["next_offset"]) == (1, None)
-    assert api.get("usage/summary?limit=0").status_code == api.get("usage/summary?offset=-1").status_code == 400
+    assert (len(by_day["results"]), by_day["next"]) == (1, None)
+    assert api.get("usage/summary?limit=0").status_code == 400
     earned = Api.of(seller, "publish").get("earnings").json()
     assert (earned["total_nano_usd"], earned["consumers"]) == (240, 1)
     assert earned["by_model"][0]["model"] == "seller/triage"
     assert Api.of(seller).get("usage").json()["results"] == []
+
+
+def test_sums_of_usage_and_earnings_page_by_cursor() -> None:
+    buyer, seller = make_organization("buyer"), make_organization("seller")
+    for days, model in itertools.product((0, 1, 4), (1, 2, 3)):
+        insert_past(buyer, seller, days, model, cost=100 * model)
+    of_buyer, of_seller = Api.of(buyer), Api.of(seller, "publish")
+
+    def pages(api: Api, path: str) -> list[dict[str, Any]]:
+        found = [api.get(path).json()]
+        while following := found[-1]["next"]:
+            found.append(api.client.get(following, headers=api.headers).json())
+        return found
+
+    for api, path, wanted in (
+        (of_buyer, "usage/summary?group_by=day", 3),
+        (of_buyer, "usage/summary?group_by=model", 3),
+        (of_buyer, "usage/summary?group_by=model,day", 9),
+        (of_buyer, "usage/summary", 9),
+        (of_seller, "earnings/versions", 3),
+        (of_seller, "earnings/versions?by_day=true", 9),
+    ):
+        whole = api.get(path).json()["results"]
+        in_pages = pages(api, f"{path}{'&' if '?' in path else '?'}limit=2")
+        assert [row for page in in_pages for row in page["results"]] == whole and len(whole) == wanted, path
+        assert len(in_pages) == (wanted + 1) // 2, path
+    whole, in_pages = of_seller.get("earnings").json(), pages(of_seller, "earnings?limit=2")
+    assert len(in_pages) == 2 and {page["models"] for page in in_pages} == {3}
+    for group in ("by_day", "by_model"):
+        assert [row for page in in_pages for row in page[group]] == whole[group]
+    assert in_pages[0]["total_nano_usd"] == in_pages[1]["total_nano_usd"] == whole["total_nano_usd"]
+
+    (cursor,) = parse_qs(urlsplit(of_buyer.get("usage/summary?limit=2").json()["next"]).query)["cursor"]
+    foreign = Api.of(seller).get(f"usage/summary?cursor={cursor}").json()
+    assert foreign == {"next": None, "results": []}, "a cursor of another organization shows nothing of it"
+    nul = encode_base64url(b'["versions",[{"name":"\\u0000"}]]')
+    for path, wrong in (("usage/summary?group_by=day", cursor), ("earnings", cursor), ("earnings/versions", nul)):
+        for text in (wrong, "bm8", "!", "", "x" * 3_000):
+            query = f"{path}{'&' if '?' in path else '?'}cursor={text}"
+            api = of_buyer if path.startswith("usage") else of_seller
+            assert error_of(api.get(query), 400)["field"] == "cursor", query
 
 
 def test_a_top_up_outside_the_limits_is_refused() -> None:

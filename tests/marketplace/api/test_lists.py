@@ -14,8 +14,6 @@ BOUNDED = {
     "list_refunds": "of one payment: at most 50 (`billing.refunds.MAX_REFUNDS`)",
     "list_replicas": "the fleet as it is now, from several sources: at most 200",
     "list_models_in_use": "at a glance: the newest 100 models, ranked",
-    "get_version_earnings": "sums: at most 1,000, and the next ones by `offset`",
-    "summarize_usage": "sums: at most 1,000, and the next ones by `next_offset`",
     "list_callable_models": "OpenAI's form, which has no pages",
 }
 CURSORS = {"cursor", "after"}
@@ -32,7 +30,8 @@ def is_list(operation: dict[str, Any], components: dict[str, Any]) -> bool:
     for content in operation["responses"].get("200", {}).get("content", {}).values():
         schema = resolved(content.get("schema", {}), components)
         parts = schema.get("properties", {})
-        held = [resolved(parts[name], components) for name in ("results", "data") if name in parts]
+        names = ("results", "data", "by_day", "by_model")
+        held = [resolved(parts[name], components) for name in names if name in parts]
         if schema.get("type") == "array" or any(one.get("type") == "array" for one in held):
             return True
     return False

@@ -54,10 +54,10 @@ def test_earnings_are_shown_for_days_by_version_and_as_a_file(world: World) -> N
     rows = list(csv.DictReader(io.StringIO(client.get(f"/dashboard/earnings.csv?{week}").content.decode())))
     assert len(rows) == 7 and {row["version"] for row in rows} == {"1"}
     asked = f"since={today - timedelta(days=6)}T00:00:00Z&by_day=true&model=transactions"
-    answer = client.get(f"/api/v1/earnings/versions?{asked}").json()
+    answer = client.get(f"/api/v1/earnings/versions?{asked}").json()["results"]
     assert [one["day"] for one in answer] == [row["day"] for row in rows]
     assert [str(one["earned_nano_usd"]) for one in answer] == [row["earned_nano_usd"] for row in rows]
-    (total,) = client.get("/api/v1/earnings/versions").json()
+    (total,) = client.get("/api/v1/earnings/versions").json()["results"]
     assert total["predictions"] == len(world.usage) and total["day"] is None
     assert client.get("/api/v1/earnings/versions?model=another").status_code == 404
     assert world.client(world.consumer).get("/dashboard/earnings.csv").content.count(b"\n") == 1

@@ -8,7 +8,7 @@ The extensions come second, because a migration may use them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from django.conf import settings
@@ -16,9 +16,11 @@ from django.core.management.base import CommandError
 from django.core.management.commands.migrate import Command as DjangoMigrate
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.migrations.recorder import MigrationRecorder
 
 from marketplace.catalog.search.vectors import add_vectors
 from marketplace.config.extensions import ExtensionMissing, prepare_extensions
+from marketplace.config.first_migration import rendering_less
 from marketplace.config.grants import RuleMissing, apply_grants
 from marketplace.config.roles import OWNER, Login, RolesError, prepare_roles
 
@@ -45,10 +47,12 @@ class Command(DjangoMigrate):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Migrate, add the vectors of search where pgvector is new, and grant, as the owner. Raises RuleMissing."""
-        super().handle(*args, **options)
-        with connections[options["database"]].cursor() as cursor:
+        connection = connections[options["database"]]
+        with nullcontext() if MigrationRecorder(connection).applied_migrations() else rendering_less():
+            super().handle(*args, **options)
+        with connection.cursor() as cursor:
             add_vectors(cursor)
-        apply_grants(connections[options["database"]], application=Login.of(settings.ENV.database_url).user)
+        apply_grants(connection, application=Login.of(settings.ENV.database_url).user)
 
 
 @contextmanager
