@@ -163,8 +163,8 @@ def parse_adapter_config(data: bytes) -> AdapterConfig:
         "init_lora_weights",
         (init is None or isinstance(init, bool | str)) and init in _BASE_PRESERVING_INITS,
         "must leave the base weights as they are (true, false, gaussian, eva, orthogonal or mica); "
-        "convert it with `intarsia convert DIR OUT --base BASE --initial INITIAL`, where INITIAL is the adapter as it was "
-        "before training (PEFT: path_initial_model_for_weight_conversion)",
+        "convert it with `intarsia convert DIR OUT --base BASE --initial INITIAL`, where INITIAL is the adapter as it "
+        "was before training (PEFT: path_initial_model_for_weight_conversion)",
     )
     parsed = AdapterConfig(
         r=config.rank("r", raw.get("r")),

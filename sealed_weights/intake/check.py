@@ -29,7 +29,9 @@ _TENSOR = re.compile(
     r"base_model\.model\.(?P<module>model\.layers\.(?P<layer>0|[1-9][0-9]{0,3})\.(?P<suffix>[a-z0-9_.]+))"
     r"\.lora_(?P<factor>[AB])\.weight"
 )
-_CHANGES_NOTHING = "changes nothing: in every module one factor is all zeros, as before training, so the model would answer as its base"
+_CHANGES_NOTHING = (
+    "changes nothing: in every module one factor is all zeros, as before training; the model would answer as its base"
+)
 _DORA = ".lora_magnitude_vector"
 _MLX = (".lora_a", ".lora_b")
 _FACTORS = (".lora_A.weight", ".lora_B.weight")

@@ -63,11 +63,8 @@ def test_it_is_accepted_with_the_modules_ranks_and_scales_that_peft_gives_them(c
     layers = fields.get("layers_to_transform") or [0, 1]
     expected = {path_of(config, layer, suffix) for layer in layers for suffix in config.modules}
     assert {f"base_model.model.{path}" for path in summary.ranks} == expected
-    plain = (
-        [path for path in summary.ranks if not any(path.endswith(n.lstrip("^")) for n in fields["rank_pattern"])]
-        if ("rank_pattern" in fields)
-        else list(summary.ranks)
-    )
+    patterns = fields.get("rank_pattern") or {}
+    plain = [path for path in summary.ranks if not any(path.endswith(name.lstrip("^")) for name in patterns)]
     power = 0.5 if fields.get("use_rslora") else 1.0
     assert {summary.scales[path] for path in plain} == {fields["lora_alpha"] / fields["r"] ** power}
 
