@@ -51,6 +51,11 @@ COMMANDS = (
         "Write a small adapter of random weights and a listing, to try the other commands with.",
     ),
     LazyCommand("check", "adapters", "Check an adapter on this machine, as the platform will. Nothing is uploaded."),
+    LazyCommand(
+        "convert",
+        "convert",
+        "Convert an adapter of another PEFT method to plain LoRA on this machine, and measure what that costs.",
+    ),
     LazyCommand("push", "adapters", "Check, seal and upload an adapter as the next version of a model."),
     LazyCommand("status", "models", "Show your models, or one model with its newest version."),
     LazyCommand("versions", "models", "List the versions of a model, newest first."),
