@@ -107,8 +107,8 @@ def adapted_layers(model: Any) -> Iterator[tuple[str, Any]]:
 def subtract_initial(source: Path, initial: Path, out: Path) -> Conversion:
     """Write a LoRA of PiSSA, OLoRA, CorDA or LoRA-GA as one for the untouched base: ΔW = s(BA − B₀A₀).
 
-    Exact, of twice the rank: it is what PEFT's `path_initial_model_for_weight_conversion` computes, without a model. `initial` is the
-    adapter as it was before training. Raises `BridgeError`.
+    Exact, of twice the rank: it is what PEFT's `path_initial_model_for_weight_conversion` computes, without a model.
+    `initial` is the adapter as it was before training. Raises `BridgeError`.
     """
     raw, (_, init) = _config(source), method_of(source)
     if init is None or not init.lower().startswith(_SUBTRACTED):
