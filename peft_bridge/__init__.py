@@ -3,7 +3,7 @@
 Importing it loads torch, transformers and PEFT, which the extra `convert` installs.
 """
 
-from peft_bridge.answers import PeftAnswer, answer, contract_messages, prompt_of
+from peft_bridge.answers import BesideBase, PeftAnswer, answer, beside_base, contract_messages, prompt_of
 from peft_bridge.conversion import (
     MAX_ERROR,
     MAX_RANK,
@@ -19,12 +19,14 @@ from peft_bridge.models import LoadedAdapter, load_adapter, versions
 __all__ = [
     "MAX_ERROR",
     "MAX_RANK",
+    "BesideBase",
     "BridgeError",
     "Conversion",
     "LoadedAdapter",
     "ModuleError",
     "PeftAnswer",
     "answer",
+    "beside_base",
     "contract_messages",
     "convert",
     "load_adapter",

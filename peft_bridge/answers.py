@@ -70,3 +70,22 @@ def answer(loaded: LoadedAdapter, prompt: Sequence[int], max_tokens: int) -> Pef
             break
     whole = [token for token in tokens if token not in ends]
     return PeftAnswer(tuple(prompt), tuple(tokens), str(loaded.tokenizer.decode(whole, skip_special_tokens=False)))
+
+
+@dataclass(frozen=True, slots=True)
+class BesideBase:
+    """same_tokens: the bare base gives every token of the answer too; changed: some logit of it is another."""
+
+    same_tokens: bool
+    changed: bool
+
+
+@torch.inference_mode()
+def beside_base(loaded: LoadedAdapter, given: PeftAnswer) -> BesideBase:
+    """Read an answer once more with the adapter and once without it, each token after the answer's own before it."""
+    read = torch.tensor([list(given.prompt + given.tokens)], device=loaded.model.device)
+    span = slice(len(given.prompt) - 1, -1)
+    mine = loaded.model(input_ids=read).logits[0, span]
+    with loaded.model.disable_adapter():
+        base = loaded.model(input_ids=read).logits[0, span]
+    return BesideBase(base.argmax(-1).tolist() == list(given.tokens), not torch.equal(mine, base))

@@ -1,7 +1,7 @@
 """PEFT's answers of a new version beside this replica's and beside the base's: only counts leave the replica.
 
-Each answer is read as a prompt, so that every token is judged after PEFT's own tokens before it: where rounding moves one
-choice, what follows is not lost with it. The base reads the same, because an adapter that changes none of its
+Each answer is read as a prompt, so that every token is judged after PEFT's own tokens before it: where rounding moves
+one choice, what follows is not lost with it. The base reads the same, because an adapter that changes none of its
 log-probabilities is not applied, or does nothing.
 """
 
@@ -25,7 +25,7 @@ _AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """`counts` of the answers that came in time; `unchanged`: no log-probability differs from the base's, in any bit."""
+    """`counts` of the answers that came in time; `unchanged`: each log-probability is the base's, to the last bit."""
 
     counts: ReferenceCounts
     unchanged: bool

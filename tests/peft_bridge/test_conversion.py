@@ -13,14 +13,7 @@ from transformers import LlamaForCausalLM
 from typer.testing import CliRunner, Result
 
 from creator_cli.main import app
-from tests.peft_bridge.folders import write_base, write_method, write_pissa, write_rows
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("creator")
-    write_base(folder / "base")
-    return folder
+from tests.peft_bridge.folders import write_method, write_pissa, write_rows
 
 
 def run(*arguments: str | Path) -> Result:
