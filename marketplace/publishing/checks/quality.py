@@ -1,4 +1,4 @@
-"""Whether a version does what it says: examples, what it changes, its score beside the last version's, and its price."""
+"""Whether a version does what it says: examples, what it changes, its score beside the last one, and its price."""
 
 from __future__ import annotations
 

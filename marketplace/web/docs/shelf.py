@@ -20,7 +20,18 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "Selling models",
         (
-            *("cli", "contract", "listings", "publishing", "versions", "evals", "ranking", "in-use", "copying"),
+            *(
+                "cli",
+                "contract",
+                "converting",
+                "listings",
+                "publishing",
+                "versions",
+                "evals",
+                "ranking",
+                "in-use",
+                "copying",
+            ),
             *("attacks", "payouts", "custody"),
         ),
     ),
