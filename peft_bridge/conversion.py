@@ -8,11 +8,12 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from peft import LoraConfig, convert_to_lora
 from peft.tuners.adalora import SVDLinear
+from peft.tuners.miss import MissLinear
 from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -165,11 +166,21 @@ def _from_adalora(layers: Mapping[str, Any]) -> tuple[LoraConfig, dict[str, torc
 @torch.inference_mode()
 def _error(path: str, layer: Any, tensors: Mapping[str, torch.Tensor]) -> ModuleError:
     (name,) = layer.active_adapters
-    whole = layer.get_delta_weight(name).float()
+    whole = _delta(layer, name)
     a, b = tensors[f"{path}.lora_A.weight"].float(), tensors[f"{path}.lora_B.weight"].float()
     norm = float(whole.norm())
     lost = float((whole - b @ a).norm())
     return ModuleError(path.removeprefix("base_model.model."), int(a.shape[0]), lost / norm if norm else 0.0, norm)
+
+
+def _delta(layer: Any, name: str) -> torch.Tensor:
+    """Return ΔW [out, in] in float32. MiSS computes it from the base's weights, or the whole weights of that base."""
+    if not isinstance(layer, MissLinear):
+        return cast(torch.Tensor, layer.get_delta_weight(name)).float()
+    weight = layer.get_base_layer().weight.detach().float()
+    if layer.miss_fn == "bat":
+        return layer.get_delta_weight(name, weight.clone()).float()
+    return layer.get_delta_weight_miss(name, torch.zeros_like(weight)).float()
 
 
 def _refuse_bad(conversion: Conversion) -> None:

@@ -74,7 +74,6 @@ CONVERTIBLE = frozenset(
         "MISS",
         "PSOFT",
         "RANDLORA",
-        "SHIRA",
         "TINYLORA",
         "UNILORA",
         "VBLORA",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import AdaLoraConfig, IA3Config, LoHaConfig, LoKrConfig, LoraConfig, VeraConfig, get_peft_model
+from peft import AdaLoraConfig, IA3Config, LoHaConfig, LoKrConfig, LoraConfig, MissConfig, VeraConfig, get_peft_model
 from transformers import LlamaForCausalLM
 
 from tests.serving import tiny
@@ -17,6 +17,7 @@ METHODS: dict[str, Any] = {
     "loha": LoHaConfig(task_type="CAUSAL_LM", r=2, alpha=4, target_modules=TARGETS),
     "lokr": LoKrConfig(task_type="CAUSAL_LM", r=2, alpha=4, target_modules=TARGETS),
     "vera": VeraConfig(task_type="CAUSAL_LM", r=4, target_modules=TARGETS),
+    "miss": MissConfig(task_type="CAUSAL_LM", r=4, target_modules=TARGETS),
     "adalora": AdaLoraConfig(task_type="CAUSAL_LM", target_r=2, init_r=3, total_step=10, target_modules=TARGETS),
     "ia3": IA3Config(task_type="CAUSAL_LM", target_modules=["k_proj"], feedforward_modules=[]),
     "lora": LoraConfig(task_type="CAUSAL_LM", r=4, lora_alpha=8, target_modules=TARGETS),

@@ -34,7 +34,9 @@ def logits(base: Path, adapter: Path) -> torch.Tensor:
     return found
 
 
-@pytest.mark.parametrize(("method", "exact"), [("loha", True), ("vera", False), ("adalora", True), ("lokr", False)])
+@pytest.mark.parametrize(
+    ("method", "exact"), [("loha", True), ("vera", False), ("adalora", True), ("lokr", False), ("miss", True)]
+)
 def test_a_converted_adapter_computes_what_the_original_did(home: Path, method: str, exact: bool) -> None:
     report = converted(home, method)
     assert report["method"] == method.upper()
