@@ -37,14 +37,21 @@ class LoadedAdapter:
 def load_adapter(base: Path, adapter: Path) -> LoadedAdapter:
     """Load `adapter` on `base`, both folders, without the network and without code from either.
 
-    Weights keep the base's dtype; an adapter's are computed in float32. Raises `BridgeError`.
+    On a GPU weights keep the base's dtype. On a CPU they are widened to float32, exactly: torch's products of one row in
+    bfloat16 took 68 times as long there (15 ms instead of 0.2 for 576 x 1,536 on two cores). An adapter's are
+    float32. Raises `BridgeError`.
     """
     if not (base / "config.json").is_file():
         raise BridgeError("base", f"{base} must be the base model's folder, with its config.json and weights")
     try:
         model = AutoModelForCausalLM.from_pretrained(
-            base, dtype="auto", local_files_only=True, trust_remote_code=False, low_cpu_mem_usage=True
+            base,
+            dtype="auto" if torch.cuda.is_available() else torch.float32,
+            local_files_only=True,
+            trust_remote_code=False,
+            low_cpu_mem_usage=True,
         )
+        model = model.to("cuda" if torch.cuda.is_available() else "cpu")
         tokenizer = AutoTokenizer.from_pretrained(base, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         raise BridgeError("base", f"transformers cannot load {base}: {_first_line(error)}") from None
