@@ -11,6 +11,7 @@ FROM base AS web
 COPY pyproject.toml README.md ./
 COPY billing billing
 COPY creator_cli creator_cli
+COPY peft_bridge peft_bridge
 COPY lora_kernels lora_kernels
 COPY marketplace marketplace
 COPY protocol protocol
@@ -34,6 +35,7 @@ FROM base AS serving
 RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 COPY pyproject.toml README.md ./
 COPY creator_cli creator_cli
+COPY peft_bridge peft_bridge
 COPY lora_kernels lora_kernels
 COPY protocol protocol
 COPY sealed_weights sealed_weights

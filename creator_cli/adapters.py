@@ -16,19 +16,24 @@ from sealed_weights.header import CHUNK_SIZE, HEADER_SIZE, TAG_SIZE
 from sealed_weights.intake.adapter_config import MAX_CONFIG
 from sealed_weights.intake.base_model import BaseSpec
 from sealed_weights.intake.check import AdapterSummary, check_adapter
-from sealed_weights.payload import CONFIG_NAME, CONTRACT_NAME, TENSORS_NAME, tensors_offset
+from sealed_weights.payload import CONFIG_NAME, TENSORS_NAME, tensors_offset
+from sealed_weights.reference import Reference, read_reference
 from sealed_weights.signing import SIGNATURE_SIZE
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedAdapter:
-    """An accepted adapter, the base that it fits, and the size in bytes that it will have when sealed."""
+    """An accepted adapter, the base that it fits, and the size in bytes that it will have when sealed.
+
+    reference: PEFT's answers, which `check --against-peft` wrote
+    """
 
     folder: Path
     base: Base
     summary: AdapterSummary
     package_size: int
     contract: Contract | None
+    reference: Reference | None = None
 
     def report(self) -> dict[str, Any]:
         """Return what `--json` says about the adapter."""
@@ -36,6 +41,7 @@ class CheckedAdapter:
         contract = self.contract
         return {
             "contract": None if contract is None else contract_report(contract),
+            "peft_answers": 0 if self.reference is None else len(self.reference.answers),
             "rank": found.rank,
             "targets": list(found.targets),
             "dtype": found.dtype,
@@ -52,12 +58,13 @@ def check_against(folder: Path, base: Base) -> CheckedAdapter:
     try:
         spec = BaseSpec.from_hf_config(base.config, bytes.fromhex(base.fingerprint), base.name)
         summary = check_adapter(folder, spec)
-        contract = read_contract(folder)
-        return CheckedAdapter(folder, base, summary, sealed_size(folder, contract), contract)
+        contract, reference = read_contract(folder), read_reference(folder)
+        size = sealed_size(folder, contract, reference)
+        return CheckedAdapter(folder, base, summary, size, contract, reference)
     except IntakeError as error:
         raise Refused(f"{error.field}: {error.rule}", field=error.field) from None
-    except FormatError as error:  # a contract that is no regular file
-        raise Refused(str(error), field=CONTRACT_NAME) from None
+    except FormatError as error:  # a contract or reference that is no regular file
+        raise Refused(str(error), field=str(error).partition(":")[0]) from None
     except OSError as error:
         raise Refused(f"{folder}: cannot be read ({error.strerror})", field="adapter") from None
 
@@ -105,9 +112,10 @@ def contract_report(contract: Contract) -> dict[str, Any]:
     }
 
 
-def sealed_size(folder: Path, contract: Contract | None) -> int:
+def sealed_size(folder: Path, contract: Contract | None, reference: Reference | None = None) -> int:
     """Return the exact size in bytes that the sealed package of `folder` will have: the upload is announced with it."""
     contract_length = None if contract is None else len(contract.to_bytes())
-    offset = tensors_offset((folder / CONFIG_NAME).stat().st_size, contract_length)
+    reference_length = None if reference is None else len(reference.to_bytes())
+    offset = tensors_offset((folder / CONFIG_NAME).stat().st_size, contract_length, reference_length)
     plaintext = offset + (folder / TENSORS_NAME).stat().st_size
     return HEADER_SIZE + plaintext + -(-plaintext // CHUNK_SIZE) * TAG_SIZE + SIGNATURE_SIZE

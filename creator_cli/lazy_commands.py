@@ -52,6 +52,11 @@ COMMANDS = (
     ),
     LazyCommand("check", "adapters", "Check an adapter on this machine, as the platform will. Nothing is uploaded."),
     LazyCommand("rows", "rows", "Rewrite a whole saved embedding or head as the few rows that were trained."),
+    LazyCommand(
+        "convert",
+        "convert",
+        "Convert an adapter of another PEFT method to plain LoRA on this machine, and measure what that costs.",
+    ),
     LazyCommand("push", "adapters", "Check, seal and upload an adapter as the next version of a model."),
     LazyCommand("status", "models", "Show your models, or one model with its newest version."),
     LazyCommand("versions", "models", "List the versions of a model, newest first."),

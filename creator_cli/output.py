@@ -10,7 +10,15 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -34,6 +42,11 @@ class Output:
 
     def __init__(self, *, as_json: bool = False) -> None:
         self.as_json = as_json
+
+    @property
+    def has_terminal(self) -> bool:
+        """Return whether standard error is a terminal, so that a bar of another package may be shown."""
+        return sys.stderr.isatty()
 
     def document(self, value: Any) -> None:
         """Print the JSON document."""
@@ -67,13 +80,19 @@ class Output:
     @contextlib.contextmanager
     def progress(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
         """Show a progress bar over `total` bytes on standard error; yield a function to call with the bytes done."""
+        with self._bar(what, total, DownloadColumn(binary_units=True)) as show:
+            yield show
+
+    @contextlib.contextmanager
+    def counting(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
+        """Show a progress bar over `total` things on standard error; yield a function to call with the number done."""
+        with self._bar(what, total, MofNCompleteColumn()) as show:
+            yield show
+
+    @contextlib.contextmanager
+    def _bar(self, what: str, total: int, amount: ProgressColumn) -> Iterator[Callable[[int], None]]:
         console = self._console(sys.stderr)
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(binary_units=True),
-            TimeRemainingColumn(),
-        )
+        columns = (TextColumn("{task.description}"), BarColumn(), amount, TimeRemainingColumn())
         with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
             task = bar.add_task(what, total=total)
             yield lambda done: bar.update(task, completed=done)

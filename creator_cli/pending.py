@@ -29,6 +29,7 @@ from sealed_weights.errors import SealError
 from sealed_weights.keys import generate_key
 from sealed_weights.package import package_digest, seal_package
 from sealed_weights.payload import CONFIG_NAME, TENSORS_NAME
+from sealed_weights.reference import read_reference
 from sealed_weights.secret_memory import wipe
 from sealed_weights.signing import CreatorIdentity
 from sealed_weights.wrap import fingerprint, wrap_dek_for_platform
@@ -195,6 +196,8 @@ def source_hash(folder: Path, progress: Callable[[int], None]) -> str:
         hasher.update(file_hasher.digest())
     if (contract := read_contract(folder)) is not None:
         hasher.update(hashlib.sha256(contract.to_bytes()).digest())
+    if (reference := read_reference(folder)) is not None:
+        hasher.update(hashlib.sha256(reference.to_bytes()).digest())
     return hasher.hexdigest()
 
 

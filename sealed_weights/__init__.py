@@ -33,6 +33,7 @@ from sealed_weights.keys import (
 from sealed_weights.lease import LeaseGrant, ReplicaKeypair, SealedLease, open_lease, seal_lease
 from sealed_weights.opened import OpenedPackage, PackageOpening, open_package, open_rows, over_chunks
 from sealed_weights.package import SealedPackage, package_digest, seal_package, seal_rows, verify_signature
+from sealed_weights.reference import Reference, ReferenceAnswer, parse_reference, read_reference, source_digest
 from sealed_weights.release_log import (
     GENESIS_HASH,
     ReleaseEntry,
@@ -69,6 +70,8 @@ __all__ = [
     "PackageHeader",
     "PackageOpening",
     "PlatformKeypair",
+    "Reference",
+    "ReferenceAnswer",
     "ReleaseEntry",
     "ReplicaKeypair",
     "SealError",
@@ -93,13 +96,16 @@ __all__ = [
     "package_digest",
     "parse_adapter_config",
     "parse_contract",
+    "parse_reference",
     "parse_safetensors_header",
     "read_contract",
     "read_header",
+    "read_reference",
     "seal_lease",
     "seal_package",
     "seal_rows",
     "sign_checkpoint",
+    "source_digest",
     "unwrap_dek_from_creator",
     "unwrap_key",
     "verify_chain",

@@ -21,7 +21,6 @@ from sealed_weights.errors import AuthenticationError, CommitmentError, FormatEr
 from sealed_weights.files import OpenFile, open_regular, read_exactly
 from sealed_weights.header import (
     ADAPTER_SUITES,
-    CONTRACT_SUITE,
     HEADER_SIZE,
     ROWS_SUITE,
     TAG_SIZE,
@@ -52,7 +51,7 @@ class OpenedPackage:
         if header.suite == ROWS_SUITE:
             self._rows = memory.view
         else:
-            self._files = payload.split(memory.view, with_contract=header.suite == CONTRACT_SUITE)
+            self._files = payload.split(memory.view, header.suite)
 
     @property
     def config(self) -> memoryview:
@@ -64,6 +63,12 @@ class OpenedPackage:
         """A copy of `contract.json`, None in a package without one. Raises `SealError` after `wipe`."""
         contract = self._open_files().contract
         return None if contract is None else bytes(contract)
+
+    @property
+    def reference(self) -> bytes | None:
+        """A copy of `reference.json`, None in a package without one. Raises `SealError` after `wipe`."""
+        reference = self._open_files().reference
+        return None if reference is None else bytes(reference)
 
     @property
     def tensors(self) -> memoryview:

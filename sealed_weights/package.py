@@ -23,16 +23,15 @@ from sealed_weights.errors import FormatError
 from sealed_weights.files import atomic_write, open_regular, read_exactly
 from sealed_weights.header import (
     CHUNK_SIZE,
-    CONTRACT_SUITE,
     HEADER_SIZE,
     ROWS_SUITE,
-    SUITE,
     TAG_SIZE,
     PackageHeader,
     chunk_associated_data,
     commit,
     derive_chunk_keys,
 )
+from sealed_weights.reference import reference_bytes
 from sealed_weights.secret_memory import wipe
 from sealed_weights.signing import SIGNATURE_SIZE, CreatorIdentity, verify
 
@@ -84,12 +83,12 @@ def seal_package(
 ) -> SealedPackage:
     """Seal `adapter_config.json` and `adapter_model.safetensors` of `source_dir` into `destination`.
 
-    A `contract.json` beside them is sealed as the third file, in its one form (`Contract.to_bytes`).
+    A `contract.json` and a `reference.json` beside them are sealed too, each in its one form (`to_bytes`).
 
     The destination is written under another name, fsynced and renamed: it is complete or absent.
     `progress(done, total)` counts plaintext bytes. Every call draws a fresh salt, so the same key never meets the same
-    nonce. Raises `FormatError` for a missing, special, empty or shrinking source file, for a malformed contract and for
-    a header field out of range. Does not run intake: call `check_adapter` first.
+    nonce. Raises `FormatError` for a missing, special, empty or shrinking source file, for a malformed contract or
+    reference and for a header field out of range. Does not run intake: call `check_adapter` first.
     """
     return _seal(
         source_dir,
@@ -129,10 +128,11 @@ def _seal(
         config = bytearray(config_size)
         read_exactly(config_file, memoryview(config), 0)
         contract = contract_bytes(source_dir)
-        prefix = payload.frame_prefix(bytes(config), tensors_size, contract)
+        reference = reference_bytes(source_dir)
+        prefix = payload.frame_prefix(bytes(config), tensors_size, contract, reference)
         length = len(prefix) + tensors_size
         header = PackageHeader(
-            SUITE if contract is None else CONTRACT_SUITE,
+            payload.suite_of(contract, reference),
             creator_id,
             model_id,
             version,

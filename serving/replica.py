@@ -180,6 +180,14 @@ def _host_bytes(config: ServingConfig, device: torch.device) -> int:
     return wanted
 
 
+def served_dtype(config: ServingConfig) -> str:
+    """Return the type in which the base's linears are served, such as "bfloat16"."""
+    device = choose_device(config.device)
+    config = config.on(device.type)
+    precision = choose_precision(config.dtype, device, config.kv_dtype, config.adapter_dtype)
+    return str(precision.weights).removeprefix("torch.")
+
+
 def build_engine(config: ServingConfig, base: Base, source: AdapterSource, *, must_lock: bool = False) -> Engine:
     """Load the base model and allocate KV cache and adapter pool. The engine is not started.
 

@@ -141,10 +141,10 @@ def _by_model_and_key(
                 "until": period.until or date.max,
                 "limit": limit,
                 "playground": _PLAYGROUND,
-                "day": after and after.day,
-                "name": after and after.name,
-                "model": after and after.subject,
-                "key": after and after.part,
+                "day": None if after is None else after.day,
+                "name": None if after is None else after.name,
+                "model": None if after is None else after.subject,
+                "key": None if after is None else after.part,
             },
         )
         return [UsageTotal(row[0] if by_day else None, *row[1:]) for row in cursor.fetchall()]

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from creator_cli.adapters import CheckedAdapter, check_against, check_against_any, read_base_config
+from creator_cli.against_peft import check_against_peft, drop_reference, replica_facts, show_answers
 from creator_cli.commands.options import AsJson
 from creator_cli.commands.prices import copy_text
 from creator_cli.commands.reviews import say_review, state_text
@@ -22,6 +23,7 @@ from creator_cli.push import push as run_push
 from creator_cli.session import open_api, platform_url
 from creator_cli.settings import load_settings
 from sealed_weights.contract import Contract
+from sealed_weights.reference import MAX_ANSWERS, Reference
 
 Folder = Annotated[
     Path, typer.Argument(metavar="DIR", help="A folder with adapter_config.json and adapter_model.safetensors.")
@@ -59,6 +61,14 @@ def check(
     base_config: Annotated[
         Path | None, typer.Option(help="config.json of the base model; the platform's base models if left out.")
     ] = None,
+    against_peft: Annotated[
+        bool, typer.Option("--against-peft", help="Keep PEFT's answers, which the platform's replica must give too.")
+    ] = False,
+    base: Annotated[Path | None, typer.Option(metavar="DIR", help="The base model's folder, for PEFT.")] = None,
+    rows: Annotated[
+        Path | None, typer.Option(metavar="ROWS", help="Rows that PEFT answers; the contract's examples if left out.")
+    ] = None,
+    count: Annotated[int, typer.Option(min=1, max=MAX_ANSWERS, help="How many of them.")] = 16,
     as_json: AsJson = False,
 ) -> None:
     """Check an adapter on this machine, as the platform will. Nothing is uploaded.
@@ -66,6 +76,13 @@ def check(
     Example: intarsia check ./my-adapter
     """
     out = Output(as_json=as_json)
+    if against_peft and base is None:
+        hint = "intarsia check DIR --against-peft --base BASE --rows rows.jsonl"
+        raise Refused("name the base model's folder with --base: PEFT answers with it", field="base", hint=hint)
+    if base is not None and base_config is None:
+        base_config = base / "config.json"
+    if against_peft:
+        drop_reference(folder)  # of an earlier check: perhaps of other weights
     if base_config:
         checked = check_against(folder, read_base_config(base_config))
     else:
@@ -76,11 +93,17 @@ def check(
             )
         with ControlApi(url, None) as api, out.waiting("checking"):
             checked = check_against_any(folder, api.bases())
+    answered = check_against_peft(checked, base, rows, count, out) if against_peft and base is not None else None
+    if answered is not None:
+        checked = check_against(folder, checked.base)  # the package is larger now
     if as_json:
-        out.document({"ok": True, "base": checked.base.name, **checked.report(), "package_size": checked.package_size})
+        found = {"ok": True, "base": checked.base.name, **checked.report(), "package_size": checked.package_size}
+        out.document(found if answered is None else {**found, "peft": answered.to_json()})
         return
     out.say(f"{folder}: accepted")
     out.facts(_facts(checked))
+    if answered is not None:
+        show_answers(answered, out)
 
 
 def push(
@@ -120,6 +143,7 @@ def push(
             ("size", f"{size_text(version.size)} sealed"),
             ("rank", pushed.report["rank"]),
             ("targets", ", ".join(pushed.report["targets"])),
+            *replica_facts(version.report),
         ]
     )
     if pushed.price is not None and pushed.price.copy is not None:
@@ -139,7 +163,14 @@ def _facts(checked: CheckedAdapter) -> list[tuple[str, object]]:
         ("parameters", f"{summary.parameter_count:,} in {summary.tensor_count} tensors, {summary.dtype}"),
         ("size", f"{size_text(summary.bytes)}, {size_text(checked.package_size)} sealed"),
         ("contract", _contract_fact(checked.contract)),
+        ("PEFT's answers", _reference_fact(checked.reference)),
     ]
+
+
+def _reference_fact(reference: Reference | None) -> str:
+    if reference is None:
+        return "none: intarsia check DIR --against-peft keeps them (docs/converting.md)"
+    return f"{len(reference.answers)} in {reference.dtype}"
 
 
 def _contract_fact(contract: Contract | None) -> str:

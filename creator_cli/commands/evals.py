@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 from uuid import UUID
 
 import typer
 
+from creator_cli.against_peft import replica_facts
 from creator_cli.commands.options import AsJson, ModelArgument, Yes, confirm
 from creator_cli.control_api import ControlApi
 from creator_cli.errors import ApiError, CliError, Refused
@@ -18,6 +20,7 @@ from creator_cli.output import Output, size_text
 from creator_cli.records import Version
 from creator_cli.session import load_session, open_api
 from creator_cli.settings import load_settings
+from protocol.reference import REFERENCE_KEY
 
 eval = typer.Typer(
     add_completion=False,
@@ -154,13 +157,13 @@ def _measure(
             error.hint = f"{_site()}/dashboard/wallet to top up, then: intarsia eval run {model}"
         raise
     if wait == 0:
-        _show(run, {}, out)
+        _show(run, {}, out, {})
         return
     run = wait_for_run(api, run, wait, out)
     if guard is not None:
         _show_guard(run, api.model_guard(parse_model_name(run.model)), out)
     else:
-        _show(run, figure_of(api, run), out)
+        _show(run, figure_of(api, run), out, _measurable(api, parse_model_name(run.model), run.version).report)
 
 
 def _site() -> str:
@@ -180,20 +183,22 @@ def _show_guard(run: EvalRun, found: dict[str, Any], out: Output) -> None:
     out.facts(facts)
 
 
-def _show(run: EvalRun, figure: dict[str, Any], out: Output) -> None:
+def _show(run: EvalRun, figure: dict[str, Any], out: Output, report: Mapping[str, Any]) -> None:
     if out.as_json:
-        out.document({"run": run.to_json(), "evaluation": figure or None})
+        document = {"run": run.to_json(), "evaluation": figure or None, "peft": report.get(REFERENCE_KEY)}
+        out.document(document)
         return
     out.say(f"{run.model}@{run.version}, set {run.set}: {run.state}")
     if not figure:
         return
     count, low, high = figure["rows"], figure["low"], figure["high"]
-    facts = [
+    facts: list[tuple[str, object]] = [
         ("right", f"{figure['correct']} of {count} ({100 * figure['correct'] / count:.1f} %)"),
         ("95 % interval", f"{100 * low:.1f} to {100 * high:.1f} %"),
         ("base", f"{figure['base_correct']} of {count} ({100 * figure['base_correct'] / count:.1f} %)"),
     ]
     if figure["macro_f1_bps"] is not None:
         facts.append(("macro F1", f"{figure['macro_f1_bps'] / 10_000:.3f}"))
+    facts += replica_facts(report)
     facts += [("spent", dollars(run.spent_nano_usd, 9)), ("receipts", f"{_site()}/evaluations/{run.id}")]
     out.facts(facts)

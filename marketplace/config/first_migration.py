@@ -17,12 +17,13 @@ from django.db.migrations.state import ProjectState
 @contextmanager
 def rendering_less() -> Iterator[None]:
     """Render no more than the next operation needs, within the block; for databases without rows."""
-    ours, djangos = "_find_reload_model", ProjectState._find_reload_model
-    setattr(ProjectState, ours, _models_to_render)
+    name = "_find_reload_model"  # no public hook exists (Django 5.2)
+    djangos = getattr(ProjectState, name)
+    setattr(ProjectState, name, _models_to_render)
     try:
         yield
     finally:
-        setattr(ProjectState, ours, djangos)
+        setattr(ProjectState, name, djangos)
 
 
 def _models_to_render(

@@ -28,10 +28,10 @@ from marketplace.evals.runs import (
     keep_claim,
     purse_of,
 )
-from marketplace.evals.scorers import PatternRefused, expected_label, is_right, label_of, macro_f1
 from marketplace.evals.sets import refuse_set
 from marketplace.vault.rows_keys import release_rows_key
 from protocol.eval_rows import MAX_SET_BYTES, EvalRow, RowRefused, Scorer, read_rows, read_scorer
+from protocol.scorers import PatternRefused, expected_label, is_right, label_of, macro_f1
 from sealed_weights import SealError, open_rows
 from sealed_weights.secret_memory import wipe
 

@@ -16,10 +16,17 @@ from marketplace.publishing.checks.cards import card_findings
 from marketplace.publishing.checks.findings import Finding, not_accepted
 from marketplace.publishing.checks.lineage import Known, lineage_findings
 from marketplace.publishing.checks.names import Name, name_findings
-from marketplace.publishing.checks.quality import Score, example_findings, price_findings, score_findings
+from marketplace.publishing.checks.quality import (
+    Score,
+    change_findings,
+    example_findings,
+    price_findings,
+    score_findings,
+)
 from marketplace.publishing.models import Sketch
 from marketplace.publishing.selectors import accepted_findings
 from protocol.contracts import EXAMPLES_KEY
+from protocol.reference import REFERENCE_KEY
 
 State = Version.State
 USUAL_CALL = TokenUsage(prompt_tokens=256, cached_tokens=0, completion_tokens=32)  # prices are compared by it
@@ -31,10 +38,11 @@ def new_findings(findings: list[Finding], model: Model) -> list[Finding]:
 
 
 def inspect_version(version: Version, model: Model) -> list[Finding]:
-    """Return what the checks of the version itself find: weights, examples, score and price."""
+    """Return what the checks of the version itself find: weights, examples, change, score and price."""
     return [
         *lineage(version, model),
         *example_findings(version.report.get(EXAMPLES_KEY)),
+        *change_findings(version.report.get(REFERENCE_KEY)),
         *score_findings(*_scores(version)),
         *price_findings(*_copy_price(version, model)),
     ]

@@ -18,6 +18,7 @@ from marketplace.publishing.models import Sketch
 from protocol.contracts import CONTRACT_KEY, EXAMPLES_KEY, read_example_counts, read_public_contract
 from protocol.lineage import SKETCH_KEY, read_sketch
 from protocol.messages import to_fields
+from protocol.reference import REFERENCE_KEY, read_reference_counts
 
 State = Version.State
 _EVENTS = {State.PUBLISHED: "version.published", State.REFUSED: "version.refused"}
@@ -38,6 +39,8 @@ def record_verification(*, version: Version, ok: bool, report: Mapping[str, Any]
     values = None if sketch is None else read_sketch(sketch)
     if EXAMPLES_KEY in facts:
         facts[EXAMPLES_KEY] = to_fields(read_example_counts(facts[EXAMPLES_KEY]))
+    if REFERENCE_KEY in facts:
+        facts[REFERENCE_KEY] = to_fields(read_reference_counts(facts[REFERENCE_KEY]))
     moved = move_version(
         version,
         State.VERIFIED if ok else State.REFUSED,

@@ -13,7 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 DISTRIBUTION = "intarsia"
-PACKAGES = ("creator_cli", "protocol", "sealed_weights")
+PACKAGES = ("creator_cli", "peft_bridge", "protocol", "sealed_weights")
+EXTRAS = ("convert", "mcp")  # of the command; the others are the platform's
 ENTRY_POINTS = "[console_scripts]\nintarsia = creator_cli.main:main\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the same wheel from the same files, byte by byte
 
@@ -53,10 +54,15 @@ def _sources() -> Iterator[tuple[str, bytes]]:
 
 def _metadata() -> str:
     found = metadata.metadata(DISTRIBUTION)
-    needs = [line for line in metadata.requires(DISTRIBUTION) or [] if "extra ==" not in line]
+    declared = metadata.requires(DISTRIBUTION) or []
+    needs = [line for line in declared if "extra ==" not in line]
+    of_extras = {name: [line for line in declared if f'extra == "{name}"' in line] for name in EXTRAS}
     lines = ["Metadata-Version: 2.1", f"Name: {DISTRIBUTION}", f"Version: {found['Version']}"]
     lines.append(f"Requires-Python: {found['Requires-Python']}")
-    return "\n".join([*lines, *(f"Requires-Dist: {need}" for need in needs), ""])
+    lines += [f"Requires-Dist: {need}" for need in needs]
+    for name, more in of_extras.items():
+        lines += [f"Provides-Extra: {name}", *(f"Requires-Dist: {need}" for need in more)]
+    return "\n".join([*lines, ""])
 
 
 def _digest(data: bytes) -> str:

@@ -60,6 +60,28 @@ _INFORMATION = frozenset(
 # weights, so on the untouched base the adapter would be another function.
 _BASE_PRESERVING_INITS = (True, False, None, "gaussian", "eva", "orthogonal", "mica")
 
+_GENERATING = ("CAUSAL_LM", "SEQ_2_SEQ_LM", None)
+# Methods whose ΔW is a matrix that PEFT can give, so that `intarsia convert` can write it as LoRA.
+CONVERTIBLE = frozenset(
+    {
+        "ADALORA",
+        "C3A",
+        "DELORA",
+        "FOURIERFT",
+        "GRALORA",
+        "LOHA",
+        "LOKR",
+        "MISS",
+        "PSOFT",
+        "RANDLORA",
+        "TINYLORA",
+        "UNILORA",
+        "VBLORA",
+        "VERA",
+        "WAVEFT",
+    }
+)
+
 _WHY_OFF = {
     "modules_to_save": (
         "must be null: whole saved modules are not served. An embedding or a head of which at most "
@@ -140,8 +162,9 @@ def parse_adapter_config(data: bytes) -> AdapterConfig:
     if "peft_type" not in raw and ("lora_parameters" in raw or "fine_tune_type" in raw):
         raise IntakeError(_FILE, "is of an MLX adapter: convert it to PEFT's format first (names, transposed factors)")
     config = _Keys(raw)
-    config.require("peft_type", raw.get("peft_type") == "LORA", "must be LORA")
-    config.require("task_type", raw.get("task_type") in ("CAUSAL_LM", None), "must be CAUSAL_LM")
+    config.require("peft_type", raw.get("peft_type") == "LORA", _not_lora(raw.get("peft_type")))
+    # It names the wrapper class of the trainer. Some say SEQ_2_SEQ_LM for a decoder: the tensors tell.
+    config.require("task_type", raw.get("task_type") in _GENERATING, "must be CAUSAL_LM: classifiers are not served")
     bias = raw.get("bias") or "none"
     config.require("bias", bias in ("none", "lora_only", "all"), "must be none, lora_only or all")
     use_dora, lora_bias = config.flag("use_dora"), config.flag("lora_bias")
@@ -154,7 +177,8 @@ def parse_adapter_config(data: bytes) -> AdapterConfig:
         "init_lora_weights",
         (init is None or isinstance(init, bool | str)) and init in _BASE_PRESERVING_INITS,
         "must leave the base weights as they are (true, false, gaussian, eva, orthogonal or mica); "
-        "convert the adapter with path_initial_model_for_weight_conversion first",
+        "convert it with `intarsia convert DIR OUT --base BASE --initial INITIAL`, where INITIAL is the adapter as it "
+        "was before training (PEFT: path_initial_model_for_weight_conversion)",
     )
     parsed = AdapterConfig(
         r=config.rank("r", raw.get("r")),
@@ -170,6 +194,12 @@ def parse_adapter_config(data: bytes) -> AdapterConfig:
     )
     config.require_rest_off()
     return parsed
+
+
+def _not_lora(method: Any) -> str:
+    if isinstance(method, str) and method in CONVERTIBLE:
+        return f"must be LORA: convert this {method} adapter with `intarsia convert DIR OUT --base BASE` first"
+    return "must be LORA: other methods of PEFT are not served, and this one has no conversion"
 
 
 class _Keys:

@@ -38,7 +38,12 @@ _TENSOR = re.compile(
     r"base_model\.model\.(?P<module>model\.layers\.(?P<layer>0|[1-9][0-9]{0,3})\.(?P<suffix>[a-z0-9_.]+))"
     r"\.lora_(?P<factor>[AB])\.weight"
 )
+_CHANGES_NOTHING = (
+    "changes nothing: in every module one factor is all zeros, as before training; the model would answer as its base"
+)
 _MLX = (".lora_a", ".lora_b")
+_FACTORS = (".lora_A.weight", ".lora_B.weight")
+_TOWERS = (".language_model.", ".visual.", ".vision_tower.", ".vision_model.", ".audio_tower.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +144,11 @@ def check_layout(config_bytes: bytes, data: memoryview, base: BaseSpec) -> Adapt
 
 def _check_parts(config_bytes: bytes, data: memoryview, base: BaseSpec) -> AdapterSummary:
     layout, modules, config = _check_layout(config_bytes, data, base)
-    for module in modules:
-        _check_values(module, config, layout.tensors, data)
+    # A list: every module is checked, also after one that changes the base.
+    changes = any([_check_values(module, config, layout.tensors, data) for module in modules])
     check_extra_values(layout.summary.extras, config, layout.tensors, data)
+    if not changes and not layout.summary.extras:
+        raise IntakeError(TENSORS_NAME, _CHANGES_NOTHING)
     return layout.summary
 
 
@@ -203,6 +210,10 @@ def _why_not_a_factor(name: str) -> str:
         return WHOLE_MODULES[name]
     if name.endswith(_MLX):
         return "is a factor of an MLX adapter: convert it to PEFT's format first (names, transposed factors)"
+    if name.endswith(_FACTORS) and any(part in name for part in _TOWERS):
+        return "adapts a model with a vision or audio tower, and none is served: train on the text model of that family"
+    if name.endswith(_FACTORS):
+        return "adapts a module of another family of models than the base: its layers must be model.layers.N"
     return "must be base_model.model.model.layers.N.MODULE.lora_A.weight or lora_B.weight"
 
 
@@ -225,12 +236,14 @@ def _check_shapes(module: _Module, config: AdapterConfig, base: BaseSpec, tensor
             raise IntakeError(name, f"shape must be {list(shape)} for rank {rank} on {base.name}")
 
 
-def _check_values(module: _Module, config: AdapterConfig, tensors: Mapping[str, TensorInfo], data: memoryview) -> None:
+def _check_values(module: _Module, config: AdapterConfig, tensors: Mapping[str, TensorInfo], data: memoryview) -> bool:
+    """Check the values of one module's factors, and return whether they change the base: neither is all zeros."""
     names = [_tensor_name(module.path, factor) for factor in "AB"]
     norms = [checked_norm(name, data, tensors[name]) for name in names]
     # ‖scale · B A‖ ≤ scale · ‖B‖ ‖A‖: a bound on the update without computing it.
     if config.scale_of(module.path) * norms[0] * norms[1] > MAX_UPDATE_NORM:
         raise IntakeError(module.path, f"scale times the norms of A and B must be at most {MAX_UPDATE_NORM:g}")
+    return min(norms) > 0
 
 
 def _tensor_name(path: str, factor: str) -> str:

@@ -216,8 +216,9 @@ def row_squares(library: KernelLibrary, weight: CLinear) -> torch.Tensor:
     """Return the sum of squares of each row of a packed weight, float32 [n]."""
     out = torch.empty(weight.n)
     function = library.handle.sk_row_squares
-    function.argtypes = (Pointer, Pointer)
-    function(ctypes.addressof(weight), out.data_ptr())
+    function.argtypes = (Pointer, Pointer, Pointer)
+    values = torch.empty(weight.k)
+    function(ctypes.addressof(weight), values.data_ptr(), out.data_ptr())
     return out
 
 
@@ -229,7 +230,10 @@ def scratch_bytes(library: KernelLibrary, k: int, rows: int, threads: int) -> in
 
 
 def bound_rows(library: KernelLibrary, dtype: str) -> int:
-    """Return the rows up to which reading a weight of this type takes longer than its products on this processor."""
+    """Return the rows up to which reading a weight of this type takes longer than its products on this processor.
+
+    dtype: one of DTYPES, or "grouped", whose products are those of bfloat16
+    """
     function = library.handle.sk_linear_bound
     function.argtypes, function.restype = (Integer,), Integer
-    return int(function(DTYPES.index(dtype)))
+    return int(function(DTYPES.index("bfloat16" if dtype == "grouped" else dtype)))

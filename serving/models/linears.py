@@ -11,8 +11,7 @@ from torch.nn import functional
 from serving.kernels.forward import SITES
 from serving.kernels.library import KernelLibrary
 from serving.kernels.linear import CLinear, multiply_rows, row_squares
-from serving.kernels.scaled import ScaledWeight, dense
-from serving.models.loader import Linear, ModelWeights
+from serving.models.loader import Linear, ModelWeights, dense
 from serving.models.packed import PackedModel
 
 # The site of the output head, which is in no layer.
@@ -65,7 +64,7 @@ class TorchLinears:
 
     def _squares(self, layer: int, site: str) -> torch.Tensor:
         weight = self._linear(layer, site)
-        parts = weight.dequantised() if isinstance(weight, ScaledWeight) else weight
+        parts = weight if isinstance(weight, torch.Tensor) else weight.dequantised()
         return torch.linalg.vector_norm(parts, dim=1, dtype=torch.float32).square()
 
     def _linear(self, layer: int, site: str) -> Linear:

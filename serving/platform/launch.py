@@ -31,11 +31,12 @@ from serving.platform.link import Description, PlatformLink
 from serving.platform.packages import PackageStore
 from serving.platform.predictions import PredictionDesk
 from serving.platform.receipts import ReceiptSigner
+from serving.platform.reference import ReferenceRunner
 from serving.platform.sealed import SealedAdapterSource
 from serving.platform.tickets import TicketVerifier
 from serving.platform.vault_client import VaultClient
 from serving.platform.verify import Verifier
-from serving.replica import Base, build_engine
+from serving.replica import Base, build_engine, served_dtype
 
 log = logging.getLogger(__name__)
 
@@ -108,8 +109,9 @@ def _build(
     grammars = grammar_compiler(engine, base.tokenizer)
     contracts = ContractCheck(ContractDesk(source, base.tokenizer), base.tokenizer, grammars, engine.max_model_len)
     examples = ExampleRunner(engine, base.tokenizer, grammars)
+    references = ReferenceRunner(engine, base.tokenizer.vocab_size, served_dtype(config))
     verifier = Verifier(
-        engine, base.tokenizer, base.spec, link, packages, source, contracts, examples, must_lock=must_lock
+        engine, base.tokenizer, base.spec, link, packages, source, contracts, examples, references, must_lock=must_lock
     )
     administration = Administration(engine, tickets, leases, desk, verifier)
     app = create_app(

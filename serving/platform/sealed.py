@@ -13,9 +13,11 @@ from sealed_weights import (
     MemoryNotLocked,
     OpenedPackage,
     PackageOpening,
+    Reference,
     SealError,
     over_chunks,
     parse_contract,
+    parse_reference,
 )
 from serving.adapter_stats import LevelSeconds
 from serving.adapters.contracts import ContractShelf, HeldContract
@@ -49,6 +51,7 @@ class SealedAdapterSource:
         self._ahead: dict[str, OpenedPackage] = {}
         self._turns: dict[str, tuple[threading.Lock, int]] = {}
         self._candidates: dict[str, HeldKey] = {}
+        self._references: dict[str, bytes] = {}
         self._lock = threading.Lock()
 
     def offer_candidate(self, key: HeldKey) -> None:
@@ -60,6 +63,16 @@ class SealedAdapterSource:
         """Undo `offer_candidate`."""
         with self._lock:
             self._candidates.pop(digest, None)
+            self._references.pop(digest, None)
+
+    def reference(self, digest: str) -> Reference | None:
+        """Return PEFT's answers in the package of a candidate that `contract` or `load` has opened, None without any.
+
+        Nobody needs them once it is verified. Raises IntakeError.
+        """
+        with self._lock:
+            sealed = self._references.get(digest)
+        return None if sealed is None else parse_reference(sealed)
 
     def contract(self, digest: str) -> HeldContract | None:
         """Return the contract of an adapter, opening its package where it is not known; `load` then goes on from there.
@@ -148,6 +161,9 @@ class SealedAdapterSource:
             check_identity(opened, key)
             sealed = opened.contract
             self.contracts.put(key.digest, None if sealed is None else parse_contract(sealed))
+            with self._lock:
+                if key.digest in self._candidates and opened.reference is not None:
+                    self._references[key.digest] = opened.reference
         except BaseException:
             opened.wipe()
             raise

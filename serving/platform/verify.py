@@ -11,6 +11,7 @@ from typing import Any
 from protocol.admin import Refused, Verification
 from protocol.contracts import CONTRACT_KEY, EXAMPLES_KEY
 from protocol.messages import to_fields
+from protocol.reference import REFERENCE_KEY
 from sealed_weights import BaseSpec, IntakeError
 from serving.core import AdapterRef, Request, SamplingParams
 from serving.engine import Engine
@@ -20,6 +21,7 @@ from serving.platform.errors import VerificationFailed
 from serving.platform.examples import ExampleRunner
 from serving.platform.link import HeldKey, PlatformLink
 from serving.platform.packages import PackageStore
+from serving.platform.reference import ReferenceRunner, require_agreement
 from serving.platform.sealed import SealedAdapterSource
 from serving.platform.verify_process import check_in_child, probe_confinement
 from serving.tokenization.tokenizer import Tokenizer
@@ -29,6 +31,7 @@ log = logging.getLogger(__name__)
 SMOKE_PROMPTS = ("Hello", "The quick brown fox", "1, 2, 3,")
 SMOKE_TOKENS = 8
 SMOKE_SECONDS = 30.0
+_Said = tuple[tuple[int, float], ...]  # tokens with their log-probabilities
 
 
 def _refused(field: str, rule: str, message: str) -> Verification:
@@ -49,13 +52,15 @@ class Verifier:
         source: SealedAdapterSource,
         contracts: ContractCheck,
         examples: ExampleRunner,
+        references: ReferenceRunner,
         *,
         must_lock: bool,
     ) -> None:
         """must_lock: whether plaintext may lie only in memory that is locked in RAM."""
         self._engine, self._tokenizer, self._base = engine, tokenizer, base
         self._link, self._packages, self._source = link, packages, source
-        self._contracts, self._examples, self._must_lock = contracts, examples, must_lock
+        self._contracts, self._examples, self._references = contracts, examples, references
+        self._must_lock = must_lock
         self._one = asyncio.Lock()
         self._missing: list[str] = []
 
@@ -106,7 +111,7 @@ class Verifier:
         try:
             await asyncio.wrap_future(self._engine.readmit(key.digest))
             found = await self._contract(key.digest)
-            await asyncio.gather(*(self._prompt(key.digest, prompt) for prompt in SMOKE_PROMPTS))
+            found |= await self._changes(key.digest)
         except IntakeError as error:
             return _refused(error.field, error.rule, str(error))
         except NonFiniteOutput:
@@ -132,21 +137,44 @@ class Verifier:
         counts = await self._examples.run(digest, held.contract)
         return found if counts is None else found | {EXAMPLES_KEY: to_fields(counts)}
 
-    async def _prompt(self, digest: str, prompt: str) -> None:
+    async def _changes(self, digest: str) -> dict[str, Any]:
+        """Return what the report says of PEFT's answers, if the package has any.
+
+        Raises IntakeError for an adapter that changes no log-probability of the base, and for one whose answers here
+        are others than under PEFT. Where a device computes the base differently beside other rows, an adapter that
+        changes nothing is not found; one that changes something is never refused for it.
+        """
+        mine, bases = [
+            await asyncio.gather(*(self._prompt(adapter, prompt) for prompt in SMOKE_PROMPTS))
+            for adapter in (AdapterRef(digest), AdapterRef())
+        ]
+        reference = await asyncio.to_thread(self._source.reference, digest)
+        compared = None if reference is None else await self._references.run(digest, reference)
+        if mine == bases and (compared is None or compared.unchanged):
+            tried = len(SMOKE_PROMPTS) + (0 if compared is None else compared.counts.rows)
+            rule = f"changes nothing: on {tried} prompts it gives the base's own tokens, with the same probabilities"
+            raise IntakeError("adapter", rule)
+        if compared is None:
+            return {}
+        require_agreement(compared.counts)
+        return {REFERENCE_KEY: to_fields(compared.counts)}
+
+    async def _prompt(self, adapter: AdapterRef, prompt: str) -> _Said:
+        """Return a few tokens after the prompt, which have to be finite."""
         tokens = tuple(self._tokenizer.encode(prompt, add_special_tokens=True)) or (0,)
         request = Request(
             request_id=f"smoke-{uuid.uuid4()}",
             tenant="platform",
             cache_scope=f"verify-{uuid.uuid4()}",
-            adapter=AdapterRef(digest),
+            adapter=adapter,
             prompt_token_ids=tokens,
-            sampling=SamplingParams(temperature=0.0, ignore_eos=True),
+            sampling=SamplingParams(temperature=0.0, ignore_eos=True, logprobs=0),
             max_tokens=max(1, min(SMOKE_TOKENS, self._engine.max_model_len - len(tokens))),
             deadline=time.monotonic() + SMOKE_SECONDS,
         )
         try:
             async with asyncio.timeout(SMOKE_SECONDS + 5):
-                async for _ in self._engine.submit(request):
-                    pass
+                said = [one async for delta in self._engine.submit(request) for one in delta.logprobs]
         except DeadlineExceeded:
             raise TimeoutError from None
+        return tuple((one.token_id, one.logprob) for one in said)

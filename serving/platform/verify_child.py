@@ -28,6 +28,7 @@ from sealed_weights import (
     open_package,
     open_regular,
     parse_contract,
+    parse_reference,
 )
 from serving.platform.confinement import confine
 from serving.platform.sketch import sketch_of
@@ -101,6 +102,8 @@ def check(job: VerificationJob, package: OpenFile, dek: bytearray) -> dict[str, 
         raise SealError("package version or base model: is not the one the vault names")
     if (contract := opened.contract) is not None:
         parse_contract(contract)
+    if (reference := opened.reference) is not None:
+        parse_reference(reference)
     summary = check_adapter((opened.config, opened.tensors), base)
     data = memoryview(opened.tensors).cast("B")
     return {

@@ -17,7 +17,9 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from protocol.encoding import decode_base64url, encode_base64url
+from protocol.messages import to_fields
 from protocol.proofs.keys import KeyFile
+from protocol.reference import REFERENCE_KEY, ReferenceCounts
 from sealed_weights import (
     GENESIS_HASH,
     BaseSpec,
@@ -29,6 +31,7 @@ from sealed_weights import (
     sign_checkpoint,
     unwrap_dek_from_creator,
 )
+from sealed_weights.reference import parse_reference
 from sealed_weights.strict_json import to_base64
 from tests.creator_cli.adapters import BASE_CONFIG, BASE_FINGERPRINT
 from tests.creator_cli.consumer_double import Consumption
@@ -254,7 +257,12 @@ class Platform:
             config, tensors = bytes(opened.config), bytes(opened.tensors)
             spec = BaseSpec.from_hf_config(BASE_CONFIG, bytes.fromhex(BASE_FINGERPRINT), "tiny")
             summary = check_adapter((config, tensors), spec)
-        version.update(state="verified", report={"rank": summary.rank, "smoke_prompts": 3})
+            report: dict[str, Any] = {"rank": summary.rank, "smoke_prompts": 3}
+            if opened.reference is not None:
+                tokens = sum(len(one.tokens) for one in parse_reference(opened.reference).answers)
+                counts = ReferenceCounts(1, 1, tokens, tokens, 1, "float32", "bfloat16")
+                report[REFERENCE_KEY] = to_fields(counts)
+        version.update(state="verified", report=report)
 
     def complete(self, version_id: str, body: dict[str, Any]) -> tuple[int, Any]:
         version = self.version(version_id)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from creator_cli import upload
+from sealed_weights import Reference, ReferenceAnswer, source_digest
 from tests.creator_cli.adapters import RANK, write_adapter, write_listing
 from tests.creator_cli.conftest import Machine
 from tests.creator_cli.platform_double import PlatformKeypair
@@ -31,6 +32,23 @@ def test_push_creates_the_listing_seals_uploads_prices_and_publishes(
     model = creator.platform.models["acme/triage"]
     assert model["card_markdown"].startswith("# Triage") and model["tags"] == ["support"]
     assert creator.packages == [] and not list((creator.folder / "cache").rglob("push.json"))
+
+
+def test_pefts_answers_go_with_the_weights_and_what_the_replica_found_is_shown(
+    creator: Machine, adapter: str, listing: str
+) -> None:
+    answers = (ReferenceAnswer((11, 12), (13, 14, 15)),)
+    kept = Reference(source_digest(Path(adapter)), "float32", answers).to_bytes()
+    (Path(adapter) / "reference.json").write_bytes(kept)
+    pushed = creator.ok("push", adapter, "--listing", listing)
+    assert "3 of 3 tokens are PEFT's (bfloat16 there, float32 under PEFT)" in pushed.stdout
+    (version,) = creator.platform.versions.values()
+    assert version["report"]["peft"]["base_agreed"] == 1
+    assert not any(b"prompt" in body for body in creator.platform.bodies), "prompts are sealed"
+    config = Path(adapter) / "adapter_config.json"
+    config.write_text(config.read_text().replace('"lora_alpha": 32', '"lora_alpha": 16'))
+    refused = creator.json("push", adapter, "--listing", listing, exit_code=2)
+    assert refused["error"]["field"] == "reference.json" and len(creator.platform.versions) == 1
 
 
 def test_the_platform_never_sees_the_weights(creator: Machine, adapter: str, listing: str) -> None:

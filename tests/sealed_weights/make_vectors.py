@@ -18,11 +18,14 @@ from sealed_weights import (
     GENESIS_HASH,
     LeaseGrant,
     PlatformKeypair,
+    Reference,
+    ReferenceAnswer,
     ReleaseEntry,
     ReplicaKeypair,
     read_contract,
     seal_lease,
     sign_checkpoint,
+    source_digest,
     wrap_dek_for_platform,
     wrap_key,
 )
@@ -47,11 +50,19 @@ CONTRACT = b"""{"max_tokens": 8, "contract": 1, "instructions": "Answer yes or n
  "output": {"schema": {"enum": ["yes", "no"]}}, "examples": [{"message": "Is it?", "answer": "\\"yes\\""}]}"""
 
 
-def seal_vector(folder: Path, destination: Path, contract: bytes | None = None) -> str:
-    """Seal the vector's adapter with the fixed salt; the same bytes every time. With a contract it is of suite 2."""
+def seal_vector(
+    folder: Path, destination: Path, contract: bytes | None = None, answers: tuple[ReferenceAnswer, ...] = ()
+) -> str:
+    """Seal the vector's adapter with the fixed salt; the same bytes every time.
+
+    With a contract it is of suite 2, with answers of PEFT of suite 4.
+    """
     write_adapter(folder, adapter_tensors(rank=16), r=16)
     if contract is not None:
         (folder / "contract.json").write_bytes(contract)
+    if answers:
+        reference = Reference(source_digest(folder), "float32", answers)
+        (folder / "reference.json").write_bytes(reference.to_bytes())
     sealed = _seal(folder, destination, SALT, DEK, IDENTITY, CREATOR_ID, MODEL_ID, 1, BASE_FINGERPRINT, None, 4096)
     return sealed.digest
 
@@ -65,6 +76,18 @@ def write_contract_vector() -> None:
     sealed = contract.to_bytes().decode()
     names = {"dek": DEK.hex(), "creator_public": IDENTITY.public_bytes().hex(), "digest": digest, "contract": sealed}
     _write("package-v1-contract", names)
+
+
+ANSWERS = (ReferenceAnswer((1, 2, 3), (4, 2)), ReferenceAnswer((9,), (7, 7, 2)))
+
+
+def write_reference_vectors() -> None:
+    """Write the vectors of packages with PEFT's answers, suite 4: one with a contract, one without."""
+    names = {"dek": DEK.hex(), "creator_public": IDENTITY.public_bytes().hex()}
+    for name, contract in (("package-v1-reference", None), ("package-v1-reference-contract", CONTRACT)):
+        with tempfile.TemporaryDirectory() as folder:
+            digest = seal_vector(Path(folder), VECTORS / f"{name}.sealed", contract, ANSWERS)
+        _write(name, names | {"digest": digest})
 
 
 ROWS = b'{"message": "Is it?", "answer": "yes"}\n' * 200
@@ -86,6 +109,7 @@ def main() -> None:
     """Write every vector."""
     write_rows_vector()
     write_contract_vector()
+    write_reference_vectors()
     with tempfile.TemporaryDirectory() as folder:
         digest = seal_vector(Path(folder), VECTORS / "package-v1.sealed")
     _write("package-v1", {"dek": DEK.hex(), "creator_public": IDENTITY.public_bytes().hex(), "digest": digest})

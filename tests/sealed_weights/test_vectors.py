@@ -27,13 +27,14 @@ from sealed_weights import (
     open_package,
     open_rows,
     package_digest,
+    parse_reference,
     unwrap_dek_from_creator,
     unwrap_key,
     verify_chain,
     verify_signature,
 )
 from tests.sealed_weights.factories import adapter_tensors, config_bytes, safetensors_bytes
-from tests.sealed_weights.make_vectors import CONTRACT, ROWS, VECTORS, seal_rows_vector, seal_vector
+from tests.sealed_weights.make_vectors import ANSWERS, CONTRACT, ROWS, VECTORS, seal_rows_vector, seal_vector
 
 PACKAGE = VECTORS / "package-v1.sealed"
 
@@ -114,11 +115,27 @@ def test_the_vector_with_a_contract_opens_to_three_files(tmp_path: Path) -> None
         assert bytes(opened.tensors) == safetensors_bytes(adapter_tensors(rank=16))
 
 
+@pytest.mark.parametrize(
+    ("name", "contract"), [("package-v1-reference", None), ("package-v1-reference-contract", CONTRACT)]
+)
+def test_the_vectors_with_answers_of_peft_open_to_them(name: str, contract: bytes | None, tmp_path: Path) -> None:
+    vector, package = load(name), VECTORS / f"{name}.sealed"
+    assert seal_vector(tmp_path / "adapter", tmp_path / "again.sealed", contract, ANSWERS) == vector["digest"]
+    assert (tmp_path / "again.sealed").read_bytes() == package.read_bytes()
+    assert package.read_bytes()[8:12] == b"\0\0\0\4"
+    proof = {"creator_public_key": bytes.fromhex(vector["creator_public"]), "expected_digest": vector["digest"]}
+    with open_package(package, dek=bytes.fromhex(vector["dek"]), max_plaintext=1 << 20, **proof) as opened:
+        assert opened.reference is not None and parse_reference(opened.reference).answers == ANSWERS
+        assert (opened.contract is None) == (contract is None)
+        assert bytes(opened.config) == config_bytes({"r": 16})
+        assert bytes(opened.tensors) == safetensors_bytes(adapter_tensors(rank=16))
+
+
 def test_the_old_vector_opens_and_has_no_contract() -> None:
     vector = load("package-v1")
     proof = {"creator_public_key": bytes.fromhex(vector["creator_public"]), "expected_digest": vector["digest"]}
     with open_package(PACKAGE, dek=bytes.fromhex(vector["dek"]), max_plaintext=1 << 20, **proof) as opened:
-        assert opened.contract is None
+        assert opened.contract is None and opened.reference is None
 
 
 def test_the_key_wrap_vector_unwraps() -> None:

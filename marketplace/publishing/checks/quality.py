@@ -1,4 +1,4 @@
-"""Whether a version does what it says: its own examples, its score beside the last version's, and its price."""
+"""Whether a version does what it says: examples, what it changes, its score beside the last one, and its price."""
 
 from __future__ import annotations
 
@@ -31,6 +31,20 @@ def example_findings(counts: Mapping[str, Any] | None) -> list[Finding]:
     return [
         Finding("examples", f"It answered {counts['valid']} of the {counts['run']} examples of its contract validly.")
     ]
+
+
+def change_findings(counts: Mapping[str, Any] | None) -> list[Finding]:
+    """Return a finding if the bare base gives every token of the adapter's own answers under PEFT.
+
+    `counts` are the replica's (`protocol.reference`). None: the package has no answers of PEFT.
+    """
+    if not counts or counts["base_agreed"] < counts["tokens"]:
+        return []
+    message = (
+        f"The bare base gives each of the {counts['tokens']} tokens that the adapter gives under PEFT, in "
+        f"{counts['rows']} answers: it changes no answer."
+    )
+    return [Finding("change", message)]
 
 
 def score_findings(new: Score | None, old: Score | None) -> list[Finding]:

@@ -13,15 +13,15 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "Calling models",
         (
-            *("api", "responses", "runs", "agents", "batches", "keys", "prices", "receipts", "budgets", "replays"),
-            *("guards", "trials", "promises", "search", "alerts", "webhooks", "errors"),
+            *("api", "beams", "responses", "runs", "agents", "batches", "keys", "prices", "receipts", "budgets"),
+            *("replays", "guards", "trials", "promises", "search", "alerts", "webhooks", "errors"),
         ),
     ),
     (
         "Selling models",
         (
-            *("cli", "contract", "listings", "publishing", "versions", "evals", "ranking", "in-use", "copying"),
-            *("attacks", "payouts", "custody"),
+            *("cli", "contract", "converting", "listings", "publishing", "versions", "evals", "ranking", "in-use"),
+            *("copying", "attacks", "payouts", "custody"),
         ),
     ),
     (
@@ -31,16 +31,8 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "Running the platform",
         (
-            "operations",
-            "metrics",
-            "tracing",
-            "serving",
-            "models",
-            "quantized-bases",
-            "bases",
-            "gpu",
-            "scale",
-            "kv-memory",
+            *("operations", "metrics", "tracing", "serving", "scale", "models", "quantized-bases", "bases"),
+            *("kv-memory", "gpu"),
         ),
     ),
     (

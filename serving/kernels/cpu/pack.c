@@ -150,23 +150,22 @@ void sk_unpack_row(const sk_linear *w, int64_t row, float *out) {
         out[i] = lk_bf16_to_f32(((const uint16_t *)panel)[(i / 2 * SK_PANEL + column) * 2 + i % 2]);
 }
 
-/* One weight of a panel in the layout of linear.h. */
-static float weight_at(const sk_linear *w, const char *panel, int64_t row, int64_t i) {
-    int64_t column = row % SK_PANEL;
-    if (w->dtype == SK_F32) return ((const float *)panel)[i * SK_PANEL + column];
-    if (w->dtype == SK_BF16) return lk_bf16_to_f32(((const uint16_t *)panel)[(i / 2 * SK_PANEL + column) * 2 + i % 2]);
-    int value = ((const uint8_t *)panel)[(i / 4 * SK_PANEL + column) * 4 + i % 4];
+/* One weight of SK_INT8. */
+static float int8_at(const sk_linear *w, const char *panel, int64_t row, int64_t i) {
+    int value = ((const uint8_t *)panel)[(i / 4 * SK_PANEL + row % SK_PANEL) * 4 + i % 4];
     return (float)(value - SK_WEIGHT_OFFSET) * w->scales[row];
 }
 
-void sk_row_squares(const sk_linear *w, float *out) {
+void sk_row_squares(const sk_linear *w, float *values, float *out) {
     for (int64_t row = 0; row < w->n; row++) {
-        const char *panel = (const char *)w->packed + row / SK_PANEL * sk_panel_bytes(w->k, w->dtype);
-        double sum = 0;
-        for (int64_t i = 0; i < w->k; i++) {
-            double value = weight_at(w, panel, row, i);
-            sum += value * value;
+        if (w->dtype == SK_INT8) {
+            const char *panel = (const char *)w->packed + row / SK_PANEL * sk_panel_bytes(w->k, w->dtype);
+            for (int64_t i = 0; i < w->k; i++) values[i] = int8_at(w, panel, row, i);
+        } else {
+            sk_unpack_row(w, row, values);
         }
+        double sum = 0;
+        for (int64_t i = 0; i < w->k; i++) sum += (double)values[i] * values[i];
         out[row] = (float)sum;
     }
 }

@@ -23,7 +23,7 @@ void sk_pack_groups(const void *codes, int64_t stride, const void *scales, const
  * SK_INT8. */
 void sk_unpack_row(const sk_linear *w, int64_t row, float *out);
 
-/* out[row] = the sum of squares of a row of W [n, k], of any type. */
-void sk_row_squares(const sk_linear *w, float *out);
+/* out[row] = the sum of squares of a row of W [n, k], of any type. values: room for k floats */
+void sk_row_squares(const sk_linear *w, float *values, float *out);
 
 #endif

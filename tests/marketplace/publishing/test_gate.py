@@ -252,12 +252,13 @@ def test_examples_a_worse_score_and_a_tricky_card_are_findings() -> None:
     make_evaluation(first, rows=200, correct=190, base_correct=20, stored=stored)
     worse = make_version(first.model, state=State.VERIFIED)
     make_evaluation(worse, rows=200, correct=150, base_correct=20, stored=stored)
-    Version.objects.filter(pk=worse.pk).update(report={"examples": {"run": 3, "valid": 2, "equal": 1}})
+    peft = {"rows": 2, "same": 2, "tokens": 20, "agreed": 20, "base_agreed": 20}
+    Version.objects.filter(pk=worse.pk).update(report={"examples": {"run": 3, "valid": 2, "equal": 1}, "peft": peft})
     worse.refresh_from_db()
     Model.objects.update(card_markdown="[https://intarsia.example](https://evil.example/login)")
     review = review_of(publishing.publish_version(version=worse))
     assert review is not None
-    assert {finding["check"] for finding in review.findings} == {"examples", "score", "card"}
+    assert {finding["check"] for finding in review.findings} == {"examples", "change", "score", "card"}
 
 
 def test_withdrawing_a_version_ends_its_review(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from marketplace.accounts.errors import Conflict, InvalidInput, NotAllowed, TooL
 from marketplace.catalog.models import Version
 from marketplace.publishing import services as publishing
 from marketplace.publishing import uploads
+from protocol.errors import ProtocolError
 from tests.marketplace.catalog.factories import Creator, make_model, make_version, set_price
 from tests.marketplace.publishing.factories import give_sketch
 
@@ -76,6 +77,18 @@ def test_a_refused_verification_keeps_the_refusal() -> None:
     publishing.record_verification(version=version, ok=True, report={})
     version = Version.objects.get()
     assert (version.state, version.report) == (State.REFUSED, refusal)
+
+
+@pytest.mark.django_db
+def test_what_a_replica_says_of_pefts_answers_is_read_before_it_is_kept() -> None:
+    version = make_version(state=State.VERIFYING)
+    counts = {"rows": 1, "same": 1, "tokens": 9, "agreed": 9, "base_agreed": 3, "peft": "float32", "served": "int8"}
+    with pytest.raises(ProtocolError):
+        publishing.record_verification(version=version, ok=True, report={"peft": counts | {"agreed": 10}})
+    version.refresh_from_db()
+    assert version.state == State.VERIFYING and version.report == {}
+    publishing.record_verification(version=version, ok=True, report={"peft": counts})
+    assert Version.objects.get().report == {"peft": counts}
 
 
 @pytest.mark.django_db

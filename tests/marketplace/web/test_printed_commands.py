@@ -115,10 +115,16 @@ def test_the_offered_wheel_is_the_command_alone_and_always_the_same() -> None:
         needs = archive.read(next(name for name in names if name.endswith("METADATA"))).decode()
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {
         "creator_cli",
+        "peft_bridge",
         "protocol",
         "sealed_weights",
     }
-    assert "cryptography" in needs and "django" not in needs.lower() and "torch" not in needs.lower()
+    always = [
+        line for line in needs.lower().splitlines() if line.startswith("requires-dist") and "extra ==" not in line
+    ]
+    assert any("cryptography" in line for line in always)
+    assert not any("torch" in line or "peft" in line for line in always) and "django" not in needs.lower()
+    assert "Provides-Extra: convert" in needs
     build_wheel.cache_clear()
     first = build_wheel()
     build_wheel.cache_clear()

@@ -54,6 +54,20 @@ def test_a_folder_gives_the_same_summary_as_its_bytes(tmp_path: Path) -> None:
     assert summary.bytes == (tmp_path / "a" / "adapter_model.safetensors").stat().st_size
 
 
+@pytest.mark.parametrize("factor", ["A", "B"])
+def test_an_adapter_that_changes_nothing_is_refused(factor: str) -> None:
+    zeros = {
+        name: tensor(np.zeros(shape))
+        for name, (_, shape, _) in adapter_tensors().items()
+        if name.endswith(f"lora_{factor}.weight")
+    }
+    error = refused(adapter_tensors() | zeros)
+    assert error.field == "adapter_model.safetensors"
+    assert "changes nothing" in error.rule and "all zeros" in error.rule
+    del zeros[f"{Q0}.lora_{factor}.weight"]  # one module alone changes something
+    assert check(adapter_tensors() | zeros).tensor_count == 8
+
+
 def test_ranks_may_differ_by_module() -> None:
     tensors = adapter_tensors()
     tensors[f"{Q0}.lora_A.weight"] = tensor(np.ones((5, 16)))

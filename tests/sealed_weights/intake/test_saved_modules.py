@@ -51,7 +51,6 @@ CASES: dict[str, tuple[dict[str, list[int]], bool]] = {
     "a tied base's head alone": ({"lm_head": [3, 44]}, True),
     "both apart on a tied base": ({"embed_tokens": [3, 44], "lm_head": [3, 44]}, True),
     "one row apart on a tied base": ({"embed_tokens": [3], "lm_head": [3]}, True),
-    "nothing was changed": ({"lm_head": []}, False),
 }
 
 
@@ -66,9 +65,17 @@ def test_the_rewritten_adapter_is_accepted_and_computes_the_same(name: str, tmp_
         check_adapter(tmp_path / "adapter", spec)
     written = rewrite(tmp_path / "adapter", tmp_path / "base", tmp_path / "out")
     assert all(set(ids) <= set(written.tokens[module]) for module, ids in rows.items() if ids)
-    summary = check_adapter(tmp_path / "out", spec)
-    assert bool(summary.extras) == bool(any(rows.values()))
+    assert check_adapter(tmp_path / "out", spec).extras
     torch.testing.assert_close(again(tmp_path, "out", tie_word_embeddings=tied), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_saved_head_that_was_not_changed_leaves_an_adapter_that_changes_nothing(tmp_path: Path) -> None:
+    saved(tmp_path, {"lm_head": []}, tied=False)
+    assert not any(rewrite(tmp_path / "adapter", tmp_path / "base", tmp_path / "out").tokens.values())
+    raw = json.loads((tmp_path / "base" / "config.json").read_text())
+    with pytest.raises(IntakeError, match="changes nothing"):
+        check_adapter(tmp_path / "out", BaseSpec.from_hf_config(raw, bytes(32)))
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -132,12 +132,23 @@ def _enrol(process: ReplicaProcess) -> None:
     (process.state_dir.parent / "credential").write_text(credential)
 
 
-def sell(tiny: Tiny, adapter: str, tmp_path: Path, *, state: str = "published", fake_base: bytes | None = None) -> Sold:
-    """Seal an adapter as a creator does, put it where uploads end, and let the vault take in its key."""
+def sell(
+    tiny: Tiny,
+    adapter: str,
+    tmp_path: Path,
+    *,
+    state: str = "published",
+    fake_base: bytes | None = None,
+    folder: Path | None = None,
+) -> Sold:
+    """Seal an adapter as a creator does, put it where uploads end, and let the vault take in its key.
+
+    folder: of the adapter, if it is none of `tiny`
+    """
     base = BaseModel.objects.get(is_reference=True)
     model, identity, dek = make_model(base=base), CreatorIdentity.generate(), generate_key()
     sealed = seal_package(
-        tiny.adapters / adapter,
+        folder or tiny.adapters / adapter,
         tmp_path / f"{adapter}.sealed",
         dek=dek,
         identity=identity,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import signal
 import time
 import uuid
@@ -19,6 +20,7 @@ import httpx
 import msgspec
 import pytest
 from django.db import connection
+from safetensors.torch import load_file, save_file
 
 from marketplace.catalog.models import BaseModel, Clearance, Version
 from marketplace.catalog.services import register_base_directory
@@ -29,8 +31,9 @@ from marketplace.vault.replica_client import ReplicaAddress
 from marketplace.vault.signing import load_ticket_signer
 from protocol.admin import JournalKey, JournalState
 from protocol.receipts import Grant, Receipt, verify_receipt
+from protocol.reference import read_reference_counts
 from protocol.tickets import TICKET_HEADER, prediction_ticket
-from sealed_weights import generate_key, read_header
+from sealed_weights import Reference, ReferenceAnswer, generate_key, read_header, source_digest
 from serving.platform.journal import UsageJournal
 from tests.marketplace.vault.factories import want, wrap_for
 from tests.serving.platform.replica_process import ReplicaProcess, sell
@@ -187,6 +190,34 @@ def test_from_verification_to_a_paid_answer_to_the_kill_switch(
 
     _a_ticket_is_good_for_one_body_one_replica_and_one_time(replica)
     _a_refused_adapter_says_why_and_nothing_in_plaintext_reaches_the_disk(replica, tiny, tmp_path)
+    _a_new_version_is_compared_with_peft_and_with_the_base(replica, tiny, tmp_path)
+
+
+def _a_new_version_is_compared_with_peft_and_with_the_base(replica: ReplicaProcess, tiny: Tiny, tmp_path: Path) -> None:
+    def verified(name: str, answers_of: str | None, scale: float = 1.0) -> Any:
+        folder = tmp_path / name
+        shutil.copytree(tiny.adapters / "r4", folder)
+        if scale != 1.0:
+            tensors = load_file(folder / "adapter_model.safetensors")
+            save_file({key: value * scale for key, value in tensors.items()}, folder / "adapter_model.safetensors")
+        if answers_of is not None:
+            tokens = tuple(tiny.reference(answers_of, PROMPT, 24))
+            reference = Reference(source_digest(folder), "float32", (ReferenceAnswer(tuple(PROMPT), tokens),))
+            (folder / "reference.json").write_bytes(reference.to_bytes())
+        return replica_client.verify(sell(tiny, name, tmp_path, state="verifying", folder=folder).version)
+
+    right = verified("with-reference", "r4")
+    assert right.ok and right.report is not None
+    counts = read_reference_counts(right.report["peft"])
+    assert (counts.rows, counts.same, counts.tokens, counts.agreed) == (1, 1, 24, 24)
+    assert counts.base_agreed < 24 and (counts.peft, counts.served) == ("float32", "float32")
+    other = verified("of-another", "r16-rslora")
+    assert not other.ok and other.refusal is not None and other.refusal.field == "reference.json"
+    assert "must agree with PEFT on 95% of its tokens" in other.refusal.rule
+    # Not zeros, which the intake finds: values that vanish beside the base's.
+    nothing = verified("changes-nothing", None, scale=1e-15)
+    assert not nothing.ok and nothing.refusal is not None and nothing.refusal.field == "adapter"
+    assert "changes nothing: on 3 prompts" in nothing.refusal.rule
 
 
 def test_a_replica_of_another_precision_serves_what_is_cleared_for_it_and_says_so(

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from marketplace.catalog.intervals import wilson
-from marketplace.evals.scorers import PatternRefused, is_right, macro_f1
 from protocol.eval_rows import EvalRow, Scorer
+from protocol.scorers import PatternRefused, is_right, macro_f1
 
 ASK = [{"role": "user", "content": "x"}]
 
