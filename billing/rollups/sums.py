@@ -59,6 +59,7 @@ def over_period(
     blocks = period.blocks(today=timezone.now().date())
     alone = len(blocks) == 1  # a subject has one row then
     key = _KEYS[order][0 if alone else 1]
+    place = after or Place()
     return _read(
         f"""
         WITH block AS MATERIALIZED (SELECT * FROM unnest(%(spans)s::smallint[], %(starts)s::date[]) AS b (span, start)),
@@ -81,8 +82,8 @@ def over_period(
             "spans": [block.days for block in blocks],
             "starts": [block.start for block in blocks],
             "limit": limit,
-            "key": after and (after.name if order == "label" else -after.earned),
-            "subject": after and after.subject,
+            "key": place.name if order == "label" else -place.earned,
+            "subject": place.subject,
         },
     )
 
@@ -92,6 +93,7 @@ def by_day(
 ) -> list[Sums]:
     """Return the sums of each day and subject, newest day first, at most `limit` behind the place `after`."""
     behind = "AND start <= %(day)s AND (start < %(day)s OR (label, subject) > (%(name)s, %(subject)s))"
+    place = after or Place()
     return _read(
         f"""
         SELECT start AS day, subject, label, predictions, prompt_tokens, completion_tokens, charged_nano_usd,
@@ -107,9 +109,9 @@ def by_day(
             "since": period.since or FIRST_DAY,
             "until": period.until or date.max,
             "limit": limit,
-            "day": after and after.day,
-            "name": after and after.name,
-            "subject": after and after.subject,
+            "day": place.day,
+            "name": place.name,
+            "subject": place.subject,
         },
     )
 

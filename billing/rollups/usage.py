@@ -118,6 +118,7 @@ def _by_model_and_key(
     behind = f"(max(t.model_name), t.model_id, {key}) > (%(name)s, %(model)s, %(key)s)"
     if by_day:
         behind = f"one.day < %(day)s OR {behind}"
+    place = after or Place()
     with connection.cursor() as cursor:
         cursor.execute(
             f"""
@@ -141,10 +142,10 @@ def _by_model_and_key(
                 "until": period.until or date.max,
                 "limit": limit,
                 "playground": _PLAYGROUND,
-                "day": None if after is None else after.day,
-                "name": None if after is None else after.name,
-                "model": None if after is None else after.subject,
-                "key": None if after is None else after.part,
+                "day": place.day,
+                "name": place.name,
+                "model": place.subject,
+                "key": place.part,
             },
         )
         return [UsageTotal(row[0] if by_day else None, *row[1:]) for row in cursor.fetchall()]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from django.db.migrations.state import ProjectState
 
@@ -17,13 +18,13 @@ from django.db.migrations.state import ProjectState
 @contextmanager
 def rendering_less() -> Iterator[None]:
     """Render no more than the next operation needs, within the block; for databases without rows."""
-    name = "_find_reload_model"  # no public hook exists (Django 5.2)
-    djangos = getattr(ProjectState, name)
-    setattr(ProjectState, name, _models_to_render)
+    state: Any = ProjectState  # the method is Django's own affair, and in no stubs
+    djangos = state._find_reload_model
+    state._find_reload_model = _models_to_render
     try:
         yield
     finally:
-        setattr(ProjectState, name, djangos)
+        state._find_reload_model = djangos
 
 
 def _models_to_render(
