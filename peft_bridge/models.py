@@ -37,8 +37,8 @@ class LoadedAdapter:
 def load_adapter(base: Path, adapter: Path) -> LoadedAdapter:
     """Load `adapter` on `base`, both folders, without the network and without code from either.
 
-    On a GPU weights keep the base's dtype. On a CPU they are widened to float32, exactly: torch's products of one row in
-    bfloat16 took 68 times as long there (15 ms instead of 0.2 for 576 x 1,536 on two cores). An adapter's are
+    On a GPU weights keep the base's dtype. On a CPU they are widened to float32, exactly: torch's products of one row
+    in bfloat16 took 68 times as long there (15 ms instead of 0.2 for 576 x 1,536 on two cores). An adapter's are
     float32. Raises `BridgeError`.
     """
     if not (base / "config.json").is_file():
