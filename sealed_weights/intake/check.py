@@ -213,7 +213,7 @@ def _why_not_a_factor(name: str) -> str:
     if name.endswith(_FACTORS) and any(part in name for part in _TOWERS):
         return "adapts a model with a vision or audio tower, and none is served: train on the text model of that family"
     if name.endswith(_FACTORS):
-        return "adapts a module of another family of models than the base: its layers must be model.layers.N"
+        return "must be base_model.model.model.layers.N.MODULE.lora_A.weight: this is of another family of models"
     return "must be base_model.model.model.layers.N.MODULE.lora_A.weight or lora_B.weight"
 
 
