@@ -59,6 +59,18 @@ class Prefetched(Answer, frozen=True):
     hinted: int
 
 
+class ForgetRequest(Request, frozen=True):
+    """Forget the KV and the answers of these cache scopes: their organizations were erased."""
+
+    scopes: Annotated[list[Id], msgspec.Meta(max_length=1_000)]
+
+
+class Forgotten(Answer, frozen=True):
+    """The scopes of which nothing is left."""
+
+    scopes: list[str]
+
+
 class CancelRequest(Request, frozen=True):
     """Stop one attempt of a prediction, also one that has not arrived yet.
 
@@ -145,6 +157,7 @@ CALLS: dict[str, tuple[type[Request], type[Answer]]] = {
     "verify": (VerifyRequest, Verification),
     "revoke": (RevokeRequest, Revocation),
     "prefetch": (PrefetchRequest, Prefetched),
+    "forget": (ForgetRequest, Forgotten),
     "cancel": (CancelRequest, Cancelled),
     "journal": (JournalRequest, JournalAnswer),
     "stats": (Empty, ReplicaStats),

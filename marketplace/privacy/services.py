@@ -6,6 +6,7 @@ to somebody is erased.
 
 from __future__ import annotations
 
+from functools import partial
 from uuid import UUID
 
 from allauth.account.models import EmailAddress
@@ -52,6 +53,7 @@ from marketplace.teams.organizations import keep_names
 from marketplace.trials.models import Trial
 from marketplace.trials.services import delete_rows
 from marketplace.vault.models import AnswerKey, DataKey, SigningKey
+from marketplace.vault.tasks import push_forgetting
 
 ERASED = "erased"
 _OFFERED = (Version.State.PUBLISHED, Version.State.IN_REVIEW)
@@ -131,6 +133,7 @@ def erase_organization(*, organization: Organization, by: UUID | None, give_up: 
     row.slug, row.name, row.logo = f"{ERASED}-{row.pk.hex}", "Erased organization", ""
     row.save(update_fields=["slug", "name", "logo"])
     spelling.reconcile()  # no search knows the names any more
+    transaction.on_commit(partial(push_forgetting.delay, str(row.pk)))
     return _note(Erasure.Subject.ORGANIZATION, row.pk, by, left)
 
 

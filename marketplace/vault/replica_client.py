@@ -15,6 +15,8 @@ from marketplace.vault.selectors import live_replicas
 from marketplace.vault.signing import TicketSigner, load_ticket_signer
 from protocol.admin import (
     ADMIN_PATH,
+    ForgetRequest,
+    Forgotten,
     Prefetched,
     PrefetchRequest,
     Revocation,
@@ -82,6 +84,11 @@ def prefetch(address: ReplicaAddress, digests: Sequence[str], *, seconds: float 
 def revoke(address: ReplicaAddress, digests: Sequence[str], *, signer: TicketSigner | None = None) -> Revocation:
     """Make a replica refuse, abort and zero these adapters; returns when it is done. Raises ReplicaCallFailed."""
     return _call(address, "revoke", RevokeRequest(list(digests)), Revocation, signer=signer)
+
+
+def forget(address: ReplicaAddress, scopes: Sequence[str], *, signer: TicketSigner | None = None) -> Forgotten:
+    """Make a replica forget the KV and the answers of these cache scopes. Raises ReplicaCallFailed."""
+    return _call(address, "forget", ForgetRequest(list(scopes)), Forgotten, signer=signer)
 
 
 def _call(

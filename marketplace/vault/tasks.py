@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 MAX_THREADS = 32
 # A replica that did not confirm a revocation is asked again this long: its lease, and the time to be missed.
 ASKED_AGAIN = timedelta(seconds=90)
+# A replica that did not confirm that it forgot an organization: how often it is asked, and the growing time between.
+FORGET_ATTEMPTS, FORGET_AGAIN_SECONDS = 15, 30
 
 
 @shared_task(name="marketplace.vault.tasks.push_revocation")
@@ -75,6 +77,31 @@ def _revoke_at(address: ReplicaAddress, digest: str, signer: TicketSigner) -> bo
         return False
     log.info("replica %s dropped %s, %d predictions aborted", address.replica_id, digest[:12], answer.aborted)
     return True
+
+
+@shared_task(name="marketplace.vault.tasks.push_forgetting")
+def push_forgetting(organization_id: str, attempt: int = 1) -> int:
+    """Tell every replica that is not known to be gone to forget an erased organization's KV; return how many did.
+
+    Those that could not be reached are asked again, for about an hour. A replica keeps no KV beyond its process.
+    """
+    replicas = [ReplicaAddress.of(replica) for replica in Replica.objects.filter(gone_at__isnull=True)]
+    if not replicas:
+        return 0
+    signer = load_ticket_signer()
+    with ThreadPoolExecutor(min(MAX_THREADS, len(replicas)), thread_name_prefix="forget") as pool:
+        done = sum(pool.map(lambda address: _forget_at(address, organization_id, signer), replicas))
+    if done < len(replicas) and attempt < FORGET_ATTEMPTS:
+        push_forgetting.apply_async((organization_id, attempt + 1), countdown=attempt * FORGET_AGAIN_SECONDS)
+    return done
+
+
+def _forget_at(address: ReplicaAddress, organization_id: str, signer: TicketSigner) -> bool:
+    try:
+        return organization_id in replica_client.forget(address, [organization_id], signer=signer).scopes
+    except ReplicaCallFailed as error:
+        log.warning("replica %s did not confirm that it forgot an organization: %s", address.replica_id, error)
+        return False
 
 
 @shared_task(name="marketplace.vault.tasks.mark_silent_replicas")

@@ -137,6 +137,10 @@ class Engine:
         """Refuse the adapter, abort its requests, zero its pages and KV. Resolves to the number of requests aborted."""
         return self._inbox.call(lambda: self._revoke(digest))
 
+    def forget(self, scope: str) -> Future[int]:
+        """Forget the KV and the answers of a cache scope, on every level. Resolves to the number of blocks zeroed."""
+        return self._inbox.call(lambda: self._forget(scope))
+
     def readmit(self, digest: str) -> Future[None]:
         """Lift a revocation (a new lease was granted)."""
         return self._inbox.call(lambda: self.adapters.readmit(digest))
@@ -300,6 +304,12 @@ class Engine:
             blocks.update(self.planner.drop_prefixes(gone))
         self.runner.zero(blocks)
         return len(doomed)
+
+    def _forget(self, scope: str) -> int:
+        self._commit_launched(0)
+        blocks = self.planner.drop_scope(scope)
+        self.runner.zero(blocks)
+        return len(blocks)
 
     def _finished(self, sequence: Sequence, failed: bool) -> None:
         self._next_poll_at = 0.0

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from sealed_weights.secret_memory import SecretBuffer, wipe
-from serving.kv.content import Owner
+from serving.kv.content import Owner, Owners
 
 KEY_BYTES = 32
 # 128 KiB: within the memory that systems let any process lock.
@@ -62,9 +62,9 @@ class BlockKeys:
         if not key.blocks and self._keys.get(owner) is key:
             self._forget(owner)
 
-    def forget(self, digest: str | None) -> None:
-        """Wipe the keys of every scope of an adapter. A cipher that was made before still ends its one block."""
-        for owner in [owner for owner in self._keys if owner[1] == digest]:
+    def forget(self, owners: Owners) -> None:
+        """Wipe the keys of these owners. A cipher that was made before still ends its one block."""
+        for owner in [owner for owner in self._keys if owners(owner)]:
             self._forget(owner)
 
     def cipher(self, key: BlockKey) -> AESGCM:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from serving.core import LatencyClass
@@ -9,6 +10,18 @@ from serving.core import LatencyClass
 # The scope and the adapter whose requests alone may read a block; no scope: every tenant of the adapter, for blocks
 # that hold nothing but the instructions of its contract.
 Owner = tuple[str | None, str | None]
+# Chooses owners, whose blocks are to be forgotten.
+Owners = Callable[[Owner], bool]
+
+
+def of_adapter(digest: str | None) -> Owners:
+    """Choose every scope of an adapter."""
+    return lambda owner: owner[1] == digest
+
+
+def of_scope(scope: str) -> Owners:
+    """Choose every adapter of a scope."""
+    return lambda owner: owner[0] == scope
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 
 from serving.block_copies import Ended, Source, wait_for
-from serving.kv.content import Content
+from serving.kv.content import Content, Owners
 from serving.kv.frames import Allocate, Frames
 from serving.kv.stores import Finished
 
@@ -91,9 +91,9 @@ class HostStore:
             self._forgotten.remove(slot)
             self._frames.wipe([slot])
 
-    def forget(self, digest: str | None) -> None:
-        """Zero what the adapter wrote: now, or when the copy of it that runs has ended."""
-        self._forgotten |= {slot for slot, content in self._contents.items() if content.digest == digest}
+    def forget(self, owners: Owners) -> None:
+        """Zero what is of these owners: now, or when the copy of it that runs has ended."""
+        self._forgotten |= {slot for slot, content in self._contents.items() if owners(content.owner)}
 
     def close(self) -> None:
         """Wait for the copies that run, and zero everything."""

@@ -6,14 +6,13 @@ READY again: a block that leaves the pool a second time costs no second write.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
 from serving.block_copies import Source
 from serving.eviction import EvictionCost, GreedyDual, UsageRates
-from serving.kv.content import Content
+from serving.kv.content import Content, Owners
 from serving.kv.stores import BlockStore
 
 # Weight of the latest load in the measured seconds of one.
@@ -84,7 +83,6 @@ class Level:
         self._demote = demote
         self._free = list(range(store.slots - 1, -1, -1))
         self._in_slot: dict[int, Copy] = {}
-        self._by_digest: defaultdict[str | None, set[bytes]] = defaultdict(set)
 
     def state(self, key: bytes) -> State | None:
         copy = self.copies.get(key)
@@ -114,7 +112,6 @@ class Level:
             self.counts.spills_dropped += 1
             return
         self._in_slot[slot] = self.copies[content.key] = Copy(content, slot, worth)
-        self._by_digest[content.digest].add(content.key)
 
     def load(self, key: bytes) -> bool:
         """Begin to load a copy that is SPILLED. Returns False while the store takes no loads."""
@@ -154,10 +151,10 @@ class Level:
         self.store.release(copy.slot)
         self._settle(copy, now)
 
-    def forget(self, digest: str | None) -> None:
-        """Make everything that belongs to the adapter unreadable, and find none of it any more."""
-        self.store.forget(digest)
-        for key in list(self._by_digest.pop(digest, ())):
+    def forget(self, owners: Owners) -> None:
+        """Make everything of these owners unreadable, and find none of it any more."""
+        self.store.forget(owners)
+        for key in [key for key, copy in self.copies.items() if owners(copy.content.owner)]:
             copy = self.copies.pop(key)
             copy.dead = True
             self._order.hold(key)
@@ -196,13 +193,10 @@ class Level:
 
     def _remove(self, copy: Copy) -> None:
         """Empty the slot of a copy that nothing moves any more."""
-        key, digest = copy.content.key, copy.content.digest
+        key = copy.content.key
         if self.copies.get(key) is copy:  # else it was forgotten, and there may be a new one
             self._order.hold(key)
             del self.copies[key]
-            self._by_digest[digest].discard(key)
-            if not self._by_digest[digest]:
-                del self._by_digest[digest]
         self.store.drop(copy.slot)
         del self._in_slot[copy.slot]
         self._free.append(copy.slot)
@@ -212,7 +206,6 @@ class Level:
         assert len(self._free) + len(self._in_slot) == self.store.slots
         assert not set(self._free) & set(self._in_slot)
         assert all(self._in_slot[copy.slot] is copy and not copy.dead for copy in self.copies.values())
-        assert sum(map(len, self._by_digest.values())) == len(self.copies)
         assert all(copy.dead for copy in self._in_slot.values() if copy.content.key not in self.copies)
         spilled = [key for key, copy in self.copies.items() if copy.state is State.SPILLED]
         assert len(self._order) == len(spilled) and all(key in self._order for key in spilled)

@@ -196,8 +196,16 @@ class BlockPool:
 
     def drop(self, digest: str | None) -> list[int]:
         """Forget all prefixes computed with this adapter. Returns the blocks that it freed, for the caller to zero."""
+        return self._drop(list(self._by_digest.pop(digest, ())))
+
+    def drop_scope(self, scope: str) -> list[int]:
+        """Forget all prefixes of a scope, as `drop` does those of an adapter."""
+        contents = ((block, self._blocks[block].content) for block in self._by_key.values())
+        return self._drop([block for block, content in contents if content is not None and content.scope == scope])
+
+    def _drop(self, blocks: list[int]) -> list[int]:
         freed = []
-        for block in list(self._by_digest.pop(digest, ())):
+        for block in blocks:
             self._forget(block)
             if block in self._cached:
                 del self._cached[block]

@@ -22,7 +22,7 @@ from cryptography.exceptions import InvalidTag
 from serving.block_copies import Ended, Source, wait_for
 from serving.errors import ConfigError
 from serving.kv.block_keys import BlockKey, BlockKeys, KeyForgotten
-from serving.kv.content import Content
+from serving.kv.content import Content, Owners
 from serving.kv.frames import Allocate, Frames
 from serving.kv.spill_file import ALIGNED, SpillFile
 from serving.kv.stores import Finished
@@ -150,10 +150,10 @@ class DiskStore:
         key, _ = self._saved.pop(slot)
         self.keys.give(self._owners.pop(slot).owner, key)
 
-    def forget(self, digest: str | None) -> None:
-        """Wipe the keys of the adapter, and plaintext that may be its in frames; those on their way are wiped when they
-        arrive."""
-        self.keys.forget(digest)
+    def forget(self, owners: Owners) -> None:
+        """Wipe the keys of these owners, and plaintext that may be theirs in frames; those on their way are wiped when
+        they arrive."""
+        self.keys.forget(owners)
         self._saving.wipe()
         self._loading.wipe()
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from serving.block_copies import Source
-from serving.kv.content import Content
+from serving.kv.content import Content, Owners
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +80,8 @@ class BlockStore(Protocol):
         """Empty a slot that is saved."""
         ...
 
-    def forget(self, digest: str | None) -> None:
-        """Make everything that belongs to the adapter unreadable now, copies on their way included."""
+    def forget(self, owners: Owners) -> None:
+        """Make everything of these owners unreadable now, copies on their way included."""
         ...
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 
 from serving.block_copies import BlockCopies, Ended, Source, wait_for
 from serving.eviction import UsageRates
-from serving.kv.content import Content
+from serving.kv.content import Content, Owners
 from serving.kv.level import Copy, Level, LevelCounts, State, Worth
 from serving.kv.pool import BlockPool
 from serving.kv.stores import BlockStore
@@ -97,10 +97,10 @@ class Tiers:
                 self._place(level, copy, data, now)
         return arrived
 
-    def forget(self, digest: str | None) -> None:
-        """Make every copy of what belongs to the adapter unreadable now."""
+    def forget(self, owners: Owners) -> None:
+        """Make every copy of what belongs to these owners unreadable now."""
         for level in self.levels:
-            level.forget(digest)
+            level.forget(owners)
 
     def use(self, keys: Iterable[bytes], now: float) -> None:
         """Count a use of each of these blocks."""

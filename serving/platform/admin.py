@@ -16,6 +16,8 @@ from protocol.admin import (
     Cancelled,
     CancelRequest,
     Draining,
+    ForgetRequest,
+    Forgotten,
     JournalAnswer,
     JournalRequest,
     JournalState,
@@ -56,6 +58,7 @@ class Administration:
             "verify": self.verify,
             "revoke": self.revoke,
             "prefetch": self.prefetch,
+            "forget": self.forget,
             "cancel": self.cancel,
             "journal": self.journal,
             "stats": self.stats,
@@ -99,6 +102,11 @@ class Administration:
         """Load adapters that may be needed soon, if no request suffers. Does not wait for the loads."""
         self._engine.adapters.hint(message.digests)
         return Prefetched(len(message.digests))
+
+    async def forget(self, message: ForgetRequest) -> Forgotten:
+        """Forget what the scopes left in memory and on disk, then answer."""
+        await asyncio.gather(*(asyncio.wrap_future(self._engine.forget(scope)) for scope in message.scopes))
+        return Forgotten(list(message.scopes))
 
     async def cancel(self, message: CancelRequest) -> Cancelled:
         """Stop one attempt; its stream ends with a receipt. An unknown one is no error: it may have ended."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 
 from serving.core import LatencyClass, Sequence, Status
+from serving.kv.content import of_adapter, of_scope
 from serving.kv.pool import BlockPool
 from serving.kv.tiers import Tiers
 from serving.scheduler.accounts import Accounts
@@ -144,9 +145,15 @@ class Planner:
 
     def drop_prefixes(self, digest: str | None) -> list[int]:
         """Forget all KV and all answers of a revoked adapter; returns the block ids to zero."""
-        self.restores.forget(digest)
+        self.restores.forget(of_adapter(digest))
         self.drafts.drafter.forget((digest,))
         return self.pool.drop(digest)
+
+    def drop_scope(self, scope: str) -> list[int]:
+        """Forget all KV and all answers of a scope; returns the block ids to zero."""
+        self.restores.forget(of_scope(scope))
+        self.drafts.drafter.books.forget_scope(scope)
+        return self.pool.drop_scope(scope)
 
     # -- decodes ----------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
 from serving.core import LatencyClass, Request, Sequence
-from serving.kv.content import Content
+from serving.kv.content import Content, Owners
 from serving.kv.level import State, Worth
 from serving.kv.tiers import Tiers
 from serving.scheduler.cost_model import CostModel
@@ -124,9 +124,9 @@ class Restores:
         self._give_up(max(holding, key=self._urgency))
         return True
 
-    def forget(self, digest: str | None) -> None:
-        """Make every copy of what belongs to a revoked adapter unreadable."""
-        self.tiers.forget(digest)
+    def forget(self, owners: Owners) -> None:
+        """Make every copy of what belongs to these owners unreadable."""
+        self.tiers.forget(owners)
 
     # -- admission asks, from any thread ----------------------------------------------------------------------------
 

@@ -79,6 +79,11 @@ class Books:
         for key in [key for key in self._books if key[1] in digests]:
             del self._books[key]
 
+    def forget_scope(self, scope: str) -> None:
+        """Drop every book of this scope."""
+        for key in [key for key in self._books if key[0] == scope]:
+            del self._books[key]
+
     def expire(self, now: float) -> None:
         """Drop the books that nobody used for IDLE_SECONDS."""
         while self._books and now - next(iter(self._books.values())).used_at > IDLE_SECONDS:

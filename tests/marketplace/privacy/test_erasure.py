@@ -28,6 +28,7 @@ from marketplace.receipts.keys import published_keys
 from marketplace.receipts.selectors import receipt_document
 from marketplace.vault.answer_keys import new_answer_key
 from marketplace.vault.models import AnswerKey, DataKey
+from marketplace.vault.tasks import push_forgetting
 from protocol.proofs.documents import verify_document
 from tests.billing.conftest import double
 from tests.billing.payments import disputed, paid, refund
@@ -105,6 +106,17 @@ def test_an_erased_consumer_leaves_no_name_and_its_books_are_what_they_were(worl
     assert Entry.objects.count() == entries and list(Usage.objects.order_by("pk").values()) == usage
     assert ApiKey.objects.get(pk=world.key.pk).revoked_at is not None
     assert find_discrepancies() == [] or all(one.kind != "ledger_sum" for one in find_discrepancies())
+
+
+def test_replicas_are_told_to_forget_what_an_erased_organization_asked(
+    world: World, monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: Any
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(push_forgetting, "delay", told.append)
+    with django_capture_on_commit_callbacks(execute=True):
+        services.erase_organization(organization=world.buyer, by=None, give_up=True)
+        assert not told, "an erasure that is rolled back tells nobody"
+    assert told == [str(world.buyer.pk)]
 
 
 def test_an_erased_creators_weights_are_shredded_and_its_listings_blank(world: World) -> None:

@@ -69,6 +69,25 @@ async def test_stale_blocks_of_a_cancelled_overflowing_request_poison_no_other(
         assert await run.tokens(prompt) == tiny.reference(None, prompt, 12)
 
 
+async def test_a_forgotten_scope_leaves_no_kv_and_no_answers_and_others_keep_theirs(tiny: Tiny) -> None:
+    prompt = prompts(1, low=100, high=110)[0]
+    async with running(tiny) as run:
+
+        async def cached(scope: str) -> int:
+            deltas = await run.run(run.request(prompt, "r4", scope=scope))
+            return deltas[-1].usage.cached_tokens
+
+        for scope in ("erased", "other"):
+            assert await cached(scope) == 0 < await cached(scope)
+        await run.settled()
+        zeroed = await asyncio.wrap_future(run.engine.forget("erased"))
+        assert zeroed >= len(prompt) // run.engine.planner.pool.block_size
+        books = run.engine.planner.drafts.drafter.books
+        assert {scope for scope, _ in books._books} == {"other"}
+        assert await cached("other") > 0 == await cached("erased")
+        await run.settled()
+
+
 async def test_cancelling_frees_the_blocks_within_a_step(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(tiny) as run:
         slow_down(run, monkeypatch)

@@ -13,7 +13,7 @@ import pytest
 
 from serving.errors import ConfigError
 from serving.kv.block_keys import BlockKeys, KeyForgotten
-from serving.kv.content import Content
+from serving.kv.content import Content, of_adapter, of_scope
 from serving.kv.spill import DiskStore
 from serving.kv.stores import Finished
 
@@ -119,7 +119,7 @@ def test_what_an_adapter_wrote_opens_no_more_once_it_is_forgotten(disk: DiskStor
         save(disk, slot, what)
     ended(disk, 3)
     assert len(disk.keys) == 3
-    disk.forget("a")
+    disk.forget(of_adapter("a"))
     assert len(disk.keys) == 1
     assert not load(disk, 0, content("one", "a", "s")).ok and not load(disk, 1, content("two", "a", "t")).ok
     assert load(disk, 2, content("other", "b", "s")).ok
@@ -127,6 +127,15 @@ def test_what_an_adapter_wrote_opens_no_more_once_it_is_forgotten(disk: DiskStor
     save(disk, 3, content("new", "a", "s"))
     ended(disk)
     assert not load(disk, 0, content("one", "a", "s")).ok
+
+
+def test_what_a_scope_wrote_opens_no_more_once_it_is_forgotten(disk: DiskStore) -> None:
+    blocks = (content("one", "a", "s"), content("two", "b", "s"), content("other", "a", "t"))
+    for slot, what in enumerate(blocks):
+        save(disk, slot, what)
+    ended(disk, 3)
+    disk.forget(of_scope("s"))
+    assert [load(disk, slot, what).ok for slot, what in enumerate(blocks)] == [False, False, True]
 
 
 def test_a_block_on_its_way_when_its_adapter_is_forgotten_is_not_written_in_the_clear(
@@ -142,7 +151,7 @@ def test_a_block_on_its_way_when_its_adapter_is_forgotten_is_not_written_in_the_
     for slot in range(4):  # two with the workers, two in line
         save(disk, slot, content(f"block {slot}"))
     time.sleep(0.05)
-    disk.forget("a")
+    disk.forget(of_adapter("a"))
     gate.set()
     done = {one.slot: one.ok for one in ended(disk, 4)}
     assert not done[2] and not done[3]

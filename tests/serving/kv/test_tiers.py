@@ -13,7 +13,7 @@ import torch
 
 from serving.block_copies import Source
 from serving.core import LatencyClass
-from serving.kv.content import Content
+from serving.kv.content import Content, of_adapter
 from serving.kv.host import HostStore
 from serving.kv.level import State, Worth
 from serving.kv.paged import PagedKV
@@ -141,7 +141,7 @@ def test_forgetting_an_adapter_leaves_nothing_of_it_on_any_level(replica: Replic
     frame = bytes(replica.host._frames.view(replica.tiers.levels[0].copies[b"3"].slot))
     assert any(frame)
     replica.tiers.restore(b"3")  # on its way to the pool
-    replica.tiers.forget("b")
+    replica.tiers.forget(of_adapter("b"))
     replica.settle()
     assert replica.where() == ({"2"}, set()) and replica.tiers.state(b"1") is None
     assert replica.pool.block_of(b"3") is None
@@ -154,7 +154,7 @@ def test_a_block_is_kept_anew_while_the_copy_that_was_forgotten_still_ends(repli
     for name in "234":
         replica.compute(name)
     assert replica.tiers.restore(b"1")
-    replica.tiers.forget("a")
+    replica.tiers.forget(of_adapter("a"))
     replica.tiers.spill(1, first, Worth(1.0), replica.now)
     assert replica.tiers.state(b"1") is State.SPILLING
     replica.settle()

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 
 from serving.block_copies import Ended, Source
-from serving.kv.content import Content
+from serving.kv.content import Content, Owners
 from serving.kv.stores import Finished
 
 STALL = 200.0
@@ -91,7 +91,7 @@ class SimulatedStore:
         assert self._state.pop(slot) in ("saved", "failed")
         del self._contents[slot]
 
-    def forget(self, digest: str | None) -> None:
+    def forget(self, owners: Owners) -> None:
         self.forgotten += 1
 
     def close(self) -> None: ...
