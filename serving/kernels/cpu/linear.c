@@ -11,6 +11,7 @@ enum { PRIVATE_ROWS = 4 };
 static const sk_kernels *chosen[SK_DTYPES] = {&sk_portable[0], &sk_portable[1], &sk_portable[2]};
 static int64_t bound_rows[SK_DTYPES];
 static sk_unpack *chosen_unpack = sk_portable_unpack;
+static sk_fused *chosen_fused;
 
 /* The type of weights that the tiles of this type read. */
 static int64_t type_of_tiles(int64_t dtype) { return dtype == SK_GROUPED ? SK_BF16 : dtype; }
@@ -25,6 +26,14 @@ static sk_unpack *unpack_of(const char *name) {
     return sk_portable_unpack;
 }
 
+static sk_fused *fused_of(const char *name) {
+#if defined(__x86_64__)
+    if (!strcmp(name, "avx512")) return sk_avx512_fused;
+#endif
+    (void)name;
+    return NULL;
+}
+
 static const sk_kernels *kernels_of(const char *name) {
 #if defined(__x86_64__)
     if (!strcmp(name, "avx2")) return sk_avx2;
@@ -36,12 +45,16 @@ static const sk_kernels *kernels_of(const char *name) {
 int sk_linear_use(const char *name) {
     for (int64_t dtype = 0; dtype < SK_DTYPES; dtype++) chosen[dtype] = &sk_portable[dtype];
     chosen_unpack = sk_portable_unpack;
+    chosen_fused = NULL;
     if (!lk_supports(name)) return -1;
     const sk_kernels *set = kernels_of(name);
     for (int64_t dtype = 0; dtype < SK_DTYPES; dtype++)
         if (!sk_linear_agrees(&set[dtype], dtype)) return -2;
     if (!sk_unpack_agrees(unpack_of(name))) return -2;
+    sk_fused *fused = fused_of(name);
+    if (fused && !sk_fused_agrees(fused, &set[SK_BF16])) return -2;
     chosen_unpack = unpack_of(name);
+    chosen_fused = fused;
     for (int64_t dtype = 0; dtype < SK_DTYPES; dtype++) {
         chosen[dtype] = &set[dtype];
         bound_rows[dtype] = sk_linear_bound_rows(chosen[dtype], dtype);
@@ -105,6 +118,7 @@ void sk_linear_team(const sk_linear *w, sk_rows x, int64_t rows, float *y, int64
     };
     if (w->dtype == SK_GROUPED) {
         j.unpack = chosen_unpack;
+        j.fused = chosen_fused;
         j.panel_bytes = sk_grouped_panel_bytes(w->k, &w->groups);
         j.turn_bytes = j.panel_bytes * j.turn / w->k;
     }

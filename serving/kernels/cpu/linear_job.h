@@ -17,6 +17,7 @@ typedef struct {
     int64_t ldy;
     int accumulate;
     int64_t k;                        /* as packed */
+    sk_fused *fused;                  /* for few rows of such weights, or NULL */
     sk_unpack *unpack;                /* of weights that the tiles read as bfloat16; NULL: they are read as they lie */
     int64_t turn_bytes, panel_bytes;  /* of one panel as it lies; unpacked: about so many a turn, to be fetched */
     int64_t turn;                     /* k of a turn of the tiles */

@@ -19,7 +19,7 @@ enum { MOST_PIECES = 6 };
 /* The bfloat16 weights of one tile that are unpacked at once: they are written and read in a first-level cache. Few rows
  * take so little that fetches, which unpacking does alone, come evenly: with 16 KiB a lone row takes a tenth longer. Many
  * rows take a block of k. */
-enum { UNPACKED_BYTES = 4 << 10, MOST_UNPACKED_BYTES = W_BLOCK_BYTES + (2 << 10) };
+enum { FUSED_PANELS = 4, UNPACKED_BYTES = 4 << 10, MOST_UNPACKED_BYTES = W_BLOCK_BYTES + (2 << 10) };
 
 /* The work that threads take, one item after another: `each` units of panels for the first so many rows, as many for
  * the next. */
@@ -63,24 +63,30 @@ static sk_tile make_tile(const sk_job *j, int64_t panel, int64_t panels, int64_t
 }
 
 /* A tile whose one panel is cut off by n: through a buffer. */
-static void run_cut_tile(const sk_kernels *kernels, sk_tile *t, int64_t columns) {
+static void run_cut_tile(const sk_job *j, void (*run)(const sk_job *j, const sk_tile *t), sk_tile *t, int64_t columns) {
     float *y = t->y, whole[SK_TILE_ROWS * SK_PANEL];
     int64_t ldy = t->ldy;
     for (int64_t row = 0; t->from_y && row < t->rows; row++)
         for (int64_t c = 0; c < SK_PANEL; c++) whole[row * SK_PANEL + c] = c < columns ? y[row * ldy + c] : 0;
     t->y = whole;
     t->ldy = SK_PANEL;
-    kernels->tile(t);
+    run(j, t);
     for (int64_t row = 0; row < t->rows; row++)
         for (int64_t c = 0; c < columns; c++) y[row * ldy + c] = whole[row * SK_PANEL + c];
 }
 
-static void run_tile(const sk_job *j, sk_tile *t, int64_t panel) {
+static void run_plain(const sk_job *j, const sk_tile *t) { j->kernels->tile(t); }
+
+static void run_fused(const sk_job *j, const sk_tile *t) { j->fused(&j->w->groups, t); }
+
+static void run_by(const sk_job *j, void (*run)(const sk_job *j, const sk_tile *t), sk_tile *t, int64_t panel) {
     if ((panel + t->panels) * SK_PANEL > j->w->n)
-        run_cut_tile(j->kernels, t, j->w->n - panel * SK_PANEL);
+        run_cut_tile(j, run, t, j->w->n - panel * SK_PANEL);
     else
-        j->kernels->tile(t);
+        run(j, t);
 }
+
+static void run_tile(const sk_job *j, sk_tile *t, int64_t panel) { run_by(j, run_plain, t, panel); }
 
 /* Panels of the tile that begins with `panel`: as many as the kernels take at most, but a cut panel comes alone. */
 static int64_t count_panels(const sk_job *j, int64_t panel, int64_t last, int64_t most) {
@@ -135,8 +141,16 @@ static void run_unpacking(const sk_job *j, const piece *p, sk_team *team) {
     unpacked weights;
     int64_t rows = p->end - p->row;
     for (int64_t panel = p->first, panels; panel < p->last; panel += panels) {
-        panels = count_panels(j, panel, p->last, sk_tile_panels(j->kernels, rows));
+        const int fused = j->fused && rows <= SK_FUSED_ROWS;
+        panels = count_panels(j, panel, p->last, fused ? FUSED_PANELS : sk_tile_panels(j->kernels, rows));
         int64_t then = panel + panels < p->last ? panel + panels : panel_after(j, p, team);
+        if (fused) {
+            sk_tile t = make_tile(j, panel, panels, p->row, rows, 0, j->k);
+            const sk_ahead ahead[] = {{weights_at(j, then, 0), AHEAD_BYTES, 0, 0}};
+            t.ahead = ahead;
+            run_by(j, run_fused, &t, panel);
+            continue;
+        }
         int64_t most = UNPACKED_BYTES / (panels * SK_PANEL * (int64_t)sizeof(uint16_t));
         for (int64_t k = 0, length; k < j->k; k += length) {
             length = least(most, j->k - k);

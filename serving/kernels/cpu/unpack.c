@@ -109,6 +109,31 @@ static void fill(const sk_groups *g, char *panel) {
         }
 }
 
+int sk_fused_agrees(sk_fused *candidate, const sk_kernels *kernels) {
+    enum { K = LENGTH, STRIDE = 2 * K };
+    _Alignas(64) char panel[MOST_BYTES + 64];
+    _Alignas(64) uint16_t weights[K * SK_PANEL], x[SK_FUSED_ROWS * K];
+    float expected[SK_FUSED_ROWS * SK_PANEL], actual[SK_FUSED_ROWS * SK_PANEL];
+    for (int i = 0; i < SK_FUSED_ROWS * K; i++) x[i] = lk_f32_to_bf16((float)(i % 37 - 18) / 16);
+    for (int64_t kind = 0; kind < SK_CODES * SK_OFFSETS * SK_SCALE_TYPES; kind++) {
+        const sk_groups g = {GROUP, kind / SK_SCALE_TYPES / SK_OFFSETS, kind / SK_SCALE_TYPES % SK_OFFSETS,
+                             kind % SK_SCALE_TYPES};
+        if (g.codes == SK_E4M3 && g.offset != SK_SCALE_ALONE) continue;
+        fill(&g, panel);
+        sk_portable_unpack(&g, panel, 0, K, weights, panel);
+        for (int64_t rows = 1; rows <= SK_FUSED_ROWS; rows++) {
+            const sk_ahead plain[] = {{(char *)weights, 0, 0, K / SK_UNIT}}, own[] = {{panel, 0, 0, 0}};
+            sk_tile t = {.w = (char *)weights, .panel_bytes = sizeof weights, .panels = 1, .k = K, .x = (char *)x,
+                         .x_stride = STRIDE, .rows = rows, .y = expected, .ldy = SK_PANEL, .ahead = plain};
+            kernels->tile(&t);
+            t.w = panel, t.panel_bytes = sk_grouped_panel_bytes(K, &g), t.y = actual, t.ahead = own;
+            candidate(&g, &t);
+            if (memcmp(expected, actual, (size_t)rows * SK_PANEL * sizeof(float))) return 0;
+        }
+    }
+    return 1;
+}
+
 int sk_unpack_agrees(sk_unpack *candidate) {
     _Alignas(64) char panel[MOST_BYTES + 64];
     _Alignas(64) uint16_t expected[LENGTH * SK_PANEL], actual[LENGTH * SK_PANEL];

@@ -15,9 +15,16 @@ enum { SK_UNIT_PAIRS = SK_UNIT / 2, SK_UNIT_VALUES = SK_UNIT * SK_PANEL, SK_HALF
 typedef void sk_unpack(const sk_groups *groups, const char *panel, int64_t k, int64_t length, uint16_t *out,
                        const char *ahead);
 
+/* A tile of at most SK_FUSED_ROWS rows and the whole k, its weights unpacked in registers: the sums of the bfloat16 tile,
+ * bit for bit. t->w, t->panel_bytes: as packed; t->ahead: `step` bytes ahead of use are fetched, and behind the end of
+ * the panel what lies at `at`. */
+enum { SK_FUSED_ROWS = 4 };
+typedef void sk_fused(const sk_groups *groups, const sk_tile *tile);
+
 sk_unpack sk_portable_unpack;
 #if defined(__x86_64__)
 sk_unpack sk_avx2_unpack, sk_avx512_unpack;
+sk_fused sk_avx512_fused;
 #endif
 
 /* out[k] = one column of a panel, rounded to bfloat16. */
@@ -25,6 +32,9 @@ void sk_unpack_column(const sk_groups *groups, const char *panel, int64_t k, int
 
 /* Return whether `candidate` gives the bits of the portable one for every kind of code, offset and scale. */
 int sk_unpack_agrees(sk_unpack *candidate);
+
+/* Return whether `candidate` gives the bits of the bfloat16 tiles of `kernels` and of portable unpacking. */
+int sk_fused_agrees(sk_fused *candidate, const sk_kernels *kernels);
 
 /* Bytes of one panel. */
 int64_t sk_grouped_panel_bytes(int64_t k, const sk_groups *groups);
