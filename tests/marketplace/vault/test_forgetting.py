@@ -11,6 +11,7 @@ from marketplace.vault import replica_client, tasks
 from marketplace.vault.errors import ReplicaCallFailed
 from marketplace.vault.models import Replica
 from marketplace.vault.replica_client import ReplicaAddress
+from marketplace.vault.services import bootstrap_platform_keys
 from protocol.admin import Forgotten
 from tests.marketplace.vault.factories import make_replica
 
@@ -43,6 +44,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(replica_client, "forget", scripted.forget)
     task: Any = tasks.push_forgetting
     monkeypatch.setattr(task, "apply_async", scripted.put_off)
+    bootstrap_platform_keys()
     for name in ("one", "two", "gone"):
         make_replica(name, url=f"http://{name}:9")
     Replica.objects.filter(name="gone").update(gone_at="2026-01-01T00:00:00Z")
