@@ -3,6 +3,9 @@
 N counts the completion tokens of the whole request, over all its choices, that this event and those before it
 complete: a gateway knows from the events it forwarded how many tokens the client was handed. `[DONE]` ends a stream and
 has no id.
+
+A comment `: checkpoint TOKEN` between two events carries a receipt of what the events so far complete, signed as if the
+stream had ended there. Gateways keep the last one and settle with it where the replica is lost; clients never see it.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import re
 
 DONE = b"data: [DONE]\n\n"
+_CHECKPOINT = b": checkpoint "
 
 _EVENT = re.compile(rb"(?:id: ([0-9]{1,15})\n)?data: ([^\n]*)\n\n", re.DOTALL)
 
@@ -40,3 +44,15 @@ def event_data(raw: bytes) -> bytes | None:
     """Return the JSON of one event; None for `[DONE]`, comments and whatever else is no such event."""
     match = _EVENT.fullmatch(raw)
     return None if match is None or raw == DONE else match[2]
+
+
+def format_checkpoint(receipt: str) -> bytes:
+    """Return the comment that carries a receipt, which is a JWS in compact form."""
+    return b"%b%b\n\n" % (_CHECKPOINT, receipt.encode("ascii"))
+
+
+def checkpoint_of(raw: bytes) -> str | None:
+    """Return the receipt in a checkpoint; None for anything else."""
+    if not raw.startswith(_CHECKPOINT):
+        return None
+    return raw[len(_CHECKPOINT) :].strip().decode("ascii", "replace")

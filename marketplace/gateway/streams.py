@@ -16,7 +16,7 @@ from marketplace.gateway.prediction import CANCEL_SECONDS, Prediction
 from marketplace.gateway.replicas import Answer
 from marketplace.guards.restoring import StreamRestorer
 from protocol.errors import ProtocolError
-from protocol.events import DONE, event_data, event_tokens
+from protocol.events import DONE, checkpoint_of, event_data, event_tokens
 from protocol.messages import PREDICTION_EXTRA_KEY, take_prediction_extra
 from protocol.receipts import ReceiptRejected
 
@@ -56,6 +56,7 @@ class _Stream:
         self._prediction, self._response, self._client = prediction, response, client
         self._loop = asyncio.get_running_loop()
         self._last: dict[str, Any] = {}
+        self._checkpoint: str | None = None  # the last receipt of what came so far
         self._sent = self._safe = 0
         self._left = False
         self._restorer = None if prediction.mask is None else StreamRestorer(prediction.mask)
@@ -63,6 +64,9 @@ class _Stream:
     async def read(self) -> SignedReceipt:
         """Forward events until the one with the receipt, and return it. Raises StreamBroken and ProtocolError."""
         async for raw in sse.events(self._response.chunks()):
+            if (checkpoint := checkpoint_of(raw)) is not None:
+                self._checkpoint = checkpoint
+                continue
             if _EXTRA_KEY_JSON in raw and (data := event_data(raw)) is not None:
                 self._last = orjson.loads(data)
                 if (extra := take_prediction_extra(self._last)) is not None:
@@ -136,7 +140,24 @@ class _Stream:
             free = await prediction.give_back("no receipt of a delivered token")
             message = f"The replica was lost. {'Nothing was charged; try again.' if free else 'Check your usage.'}"
         else:
+            settled = False
             if await prediction.hang_up(self._sent):
+                settled = await self._settled_by_checkpoint()
                 await prediction.leave_to_sweeper()
-            message = "The replica was lost; what it delivered will be charged. Check your usage."
+            charged = "was" if settled else "will be"
+            message = f"The replica was lost; what it delivered {charged} charged. Check your usage."
         return lost_end(message, self._sent, prediction.id)
+
+    async def _settled_by_checkpoint(self) -> bool:
+        """Charge what the replica's last checkpoint says, once the books have the verdict."""
+        prediction = self._prediction
+        if self._checkpoint is None:
+            return False
+        try:
+            settlement = await prediction.settle(prediction.receipt(self._checkpoint))
+        except ReceiptRejected as rejection:  # the replica's own journal may have a better one
+            logger.warning("prediction %s: its checkpoint is refused: %s", prediction.id, rejection)
+            return False
+        if settlement is not None:
+            prediction.charged()
+        return settlement is not None

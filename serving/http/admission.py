@@ -93,6 +93,10 @@ class CompletionObserver(Protocol):
         """Note a request's usage; called after each delta, before it is sent."""
         ...
 
+    def checkpoint(self, request_id: str, usage: Usage, shown: int) -> str | None:
+        """Return a receipt of `shown` completion tokens, which the events of a stream have shown; None: not now."""
+        ...
+
     async def on_finish(
         self, request_id: str, usage: Usage, finish_reason: str, ending: Ending = UNKNOWN
     ) -> dict[str, Any] | None:
@@ -105,6 +109,9 @@ class SilentObserver:
 
     def on_progress(self, request_id: str, usage: Usage) -> None:
         pass
+
+    def checkpoint(self, request_id: str, usage: Usage, shown: int) -> str | None:
+        return None
 
     async def on_finish(
         self, request_id: str, usage: Usage, finish_reason: str, ending: Ending = UNKNOWN

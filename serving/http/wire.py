@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from protocol import bodies
 from protocol.content_encoding import ACCEPTED, decoded
 from protocol.errors import BodyTooLarge, BodyTooSlow, BrokenEncoding, ClientGone, UnknownEncoding
-from protocol.events import DONE, format_event
+from protocol.events import DONE, format_checkpoint, format_event
 from protocol.http1 import ABORT
 from serving.http.errors import ApiError
 
@@ -102,6 +102,10 @@ class EventStream:
     async def event(self, value: Any, tokens: int) -> None:
         """Send one event; `tokens` are the completion tokens that it and those before it complete."""
         await self._body(format_event(msgspec.json.encode(value), tokens), more=True)
+
+    async def checkpoint(self, receipt: str) -> None:
+        """Send a receipt of what was sent so far, for the case that no more comes."""
+        await self._body(format_checkpoint(receipt), more=True)
 
     async def done(self) -> None:
         await self._body(DONE, more=False)

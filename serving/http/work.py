@@ -228,6 +228,10 @@ class Work:
             self._texts.append(delta.text)
         self._observer.on_progress(self.request_id, self.usage)
 
+    def checkpoint(self, shown: int) -> str | None:
+        """Return a receipt of the completion tokens that a stream has shown; None: not now."""
+        return self._observer.checkpoint(self.request_id, self.usage, shown)
+
     def _log(self, finish_reason: str, seconds: float) -> None:
         """Log counts and times, never a prompt or an output."""
         usage, adapter = self.usage, self._admission.adapter

@@ -25,6 +25,8 @@ from serving.platform.tickets import TicketVerifier
 
 log = logging.getLogger(__name__)
 
+# A stream gets a checkpoint with its first token, and after so many more tokens or seconds.
+CHECKPOINT_TOKENS, CHECKPOINT_SECONDS = 16, 0.25
 JOURNAL_SECONDS = 10.0  # how long a receipt waits for the disk before the answer goes out without it
 # Finish reasons that become an error status before the first token; the client then owes nothing.
 _REFUSALS = frozenset({"error", "revoked", "interrupted"})
@@ -41,6 +43,8 @@ class _Running:
     latency_class: LatencyClass
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
     first_token: float | None = None
+    checkpoint_tokens: int = 0  # of the last checkpoint in its stream
+    checkpoint_at: float = 0.0  # monotonic
     delivered: int | None = None  # a cancellation's verdict: at most so many completion tokens reached the client
 
     def countable(self, tokens: int) -> int:
@@ -140,6 +144,33 @@ class PredictionDesk:
                 known.started,
                 known.latency_class,
             )
+        )
+
+    def checkpoint(self, request_id: str, usage: Usage, shown: int) -> str | None:
+        """Sign a receipt of what a stream has shown, at its first token and then from time to time.
+
+        The platform settles with the last one where this replica is lost: nothing waits for its return.
+        """
+        known, now = self._running.get(request_id), time.monotonic()
+        if known is None or known.countable(shown) <= known.checkpoint_tokens:
+            return None
+        due = shown - known.checkpoint_tokens >= CHECKPOINT_TOKENS or now - known.checkpoint_at >= CHECKPOINT_SECONDS
+        if not due:
+            return None
+        known.checkpoint_tokens, known.checkpoint_at = known.countable(shown), now
+        return self._signer.sign(
+            jti=request_id,
+            attempt=known.attempt,
+            replica_id=known.replica_id,
+            signer_id=known.replica_id,
+            adapter=known.adapter,
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens,
+            completion_tokens=known.checkpoint_tokens,
+            finish_reason="interrupted",
+            ttft_ms=None if known.first_token is None else round((known.first_token - known.began) * 1000),
+            duration_ms=round((now - known.began) * 1000),
+            latency_class=known.latency_class,
         )
 
     async def on_finish(

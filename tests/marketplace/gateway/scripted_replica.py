@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from protocol.encoding import body_sha256
-from protocol.events import DONE, format_event
+from protocol.events import DONE, format_checkpoint, format_event
 from protocol.messages import PREDICTION_EXTRA_KEY
 from protocol.request_ids import REQUEST_ID_HEADER
 from protocol.tickets import TICKET_HEADER
@@ -57,6 +57,7 @@ class ScriptedReplica:
         self.lies: dict[str, Any] = {}
         self.lie: Lie | None = None  # makes the receipt of an answer
         self.padding = 0
+        self.checkpoints = 0  # events of a stream after which each has one
         self.texts = TOKENS
         self.calls: list[tuple[str, str, str]] = []  # of functions, in place of texts: id, name, arguments
         self.next_turn: Callable[[dict[str, Any]], Turn] | None = None  # in place of `texts` and `calls`, by the body
@@ -242,6 +243,8 @@ class ScriptedReplica:
             chunk = {"id": "chatcmpl-1", "choices": [{"index": 0, "delta": {"content": token}, "finish_reason": None}]}
             sent += 1
             await response.write(format_event(json.dumps(chunk).encode(), sent))
+            if self.checkpoints and sent <= self.checkpoints:
+                await response.write(format_checkpoint(self.receipt(claims, sent, "interrupted")))
             if mode == "die_midway" and sent == 2:
                 await self.die.wait()
                 return _abort(request, response)

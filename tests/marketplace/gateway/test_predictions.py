@@ -9,7 +9,7 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.utils import timezone
 
-from billing.models import Hold
+from billing.models import Hold, Usage
 from billing.pricing import Price as Terms
 from billing.pricing import TokenUsage, cost_nano_usd
 from billing.splits import parts_of
@@ -79,6 +79,37 @@ async def test_a_stream_whose_replica_died_is_left_to_the_sweeper_with_the_verdi
     hold = await sync_to_async(Hold.objects.get)()
     assert (hold.state, hold.delivered_tokens) == ("open", 2)
     assert hold.expires_at <= timezone.now()
+
+
+@pytest.mark.parametrize("checkpoints", [1, 2])
+async def test_a_stream_whose_replica_died_is_settled_at_once_by_its_last_checkpoint(
+    world: World, checkpoints: int
+) -> None:
+    world.replica.checkpoints = checkpoints
+    text = await broken_stream(world)
+    assert events(text)[-1]["error"]["code"] == "replica_lost" and "was charged" in events(text)[-1]["error"]["message"]
+    assert "checkpoint" not in text
+    hold = await sync_to_async(Hold.objects.get)()
+    usage = await sync_to_async(Usage.objects.get)()
+    assert (hold.state, hold.delivered_tokens, usage.completion_tokens) == ("settled", 2, checkpoints)
+    after = await money(world)
+    assert after["held"] == 0 and after["posted"] == FUNDS - usage.cost_nano_usd and after["sum"] == 0
+
+
+@pytest.mark.parametrize("lie", [{"completion_tokens": 9}, {"attempt": 2}, {"adapter": None}, {"prompt_tokens": -1}])
+async def test_a_checkpoint_that_is_not_within_the_ticket_is_left_aside(world: World, lie: dict[str, object]) -> None:
+    world.replica.checkpoints, world.replica.lies = 2, lie
+    await broken_stream(world)
+    after = await money(world)
+    assert after["posted"] == FUNDS and after["usage"] == 0 and after["holds"] == ["open"]
+
+
+async def test_a_whole_stream_is_charged_by_its_receipt_whatever_its_checkpoints_say(world: World) -> None:
+    world.replica.checkpoints = 3
+    answer = await world.http.post("/v1/chat/completions", json=world.body(stream=True))
+    text = await answer.text()
+    assert "checkpoint" not in text and text.endswith("data: [DONE]\n\n")
+    assert (await money(world))["posted"] == FUNDS - COST
 
 
 async def test_a_whole_answer_without_receipt_is_not_delivered_and_not_charged(world: World) -> None:

@@ -300,3 +300,38 @@ def test_another_attempt_of_an_interrupted_prediction_has_its_own_receipt(setup:
     assert again.claims(again.finish(first, 5, "stop"))["attempt"] == 2
     assert again.desk.state(first, 2)[0] == again.desk.state(first, 1)[0] == "final"
     again.journal.close()
+
+
+def test_a_stream_gets_checkpoints_from_its_first_token_on_which_settle_as_receipts_do(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jti = str(uuid.uuid4())
+    setup.authorize(setup.ticket(jti=jti))
+
+    def checkpoint(shown: int) -> str | None:
+        return setup.desk.checkpoint(jti, Usage(5, shown, 2), shown)
+
+    monkeypatch.setattr(predictions, "CHECKPOINT_SECONDS", 3600.0)
+    assert checkpoint(0) is None, "nothing was shown yet"
+    first = checkpoint(1)
+    assert first is not None and checkpoint(2) is None, "the next is due after 16 tokens"
+    monkeypatch.setattr(predictions, "CHECKPOINT_SECONDS", 0.0)
+    later = checkpoint(3)
+    assert later is not None and checkpoint(3) is None, "nothing came since"
+    grant = Grant(
+        prediction_id=uuid.UUID(jti),
+        attempt=1,
+        replica_id=uuid.UUID(setup.replica_id),
+        adapter=DIGEST,
+        base="cd" * 32,
+        max_prompt_tokens=5,
+        max_tokens=7,
+        latency_class="standard",
+    )
+    keys = {uuid.UUID(setup.replica_id): setup.signer.public_bytes()}
+    for token, tokens in ((first, 1), (later, 3)):
+        receipt = verify_receipt(token, grant, keys)
+        assert (receipt.completion_tokens, receipt.finish_reason) == (tokens, "interrupted")
+    setup.desk.cancel(jti, 1, 3)
+    assert checkpoint(5) is None, "no more than what was delivered counts"
+    assert setup.desk.checkpoint(str(uuid.uuid4()), Usage(5, 1, 0), 1) is None
