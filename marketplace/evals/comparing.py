@@ -9,8 +9,8 @@ from marketplace.calls import ChatAnswer, ChatCall
 from marketplace.evals.clearances import Compared
 from marketplace.evals.models import MOST_COMPARED, EvalRun
 from marketplace.evals.quotes import SERVICE_TIER, answer_limit
-from marketplace.evals.scorers import PatternRefused, is_right
 from protocol.eval_rows import EvalRow, Scorer
+from protocol.scorers import PatternRefused, is_right
 
 _CHECKPOINT, _REFERENCE = "checkpoint", "reference"
 

@@ -19,6 +19,7 @@ ACT_WORDS = {
     "budget.moved": "Budget moved",
     "budget.renamed": "Budget renamed",
     "card.removed": "Card removed",
+    "clearance.measured_again": "Version on a checkpoint measured again",
     "dispute.answered": "Dispute answered with evidence",
     "feature.switched": "Feature switched",
     "incident.cleared": "Incident of the books cleared",

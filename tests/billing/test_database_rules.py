@@ -325,9 +325,9 @@ def test_a_correction_of_a_prediction_without_entries_of_an_open_hold_or_above_i
 
 def test_a_hold_moved_without_an_attempt_or_with_another_verdict_or_grant(books: dict[str, int]) -> None:
     change = "UPDATE billing_hold SET {} WHERE state = 'open'"
-    for terms in ("max_tokens = 9999", "max_prompt_tokens = 0", "adapter = 'x'", "base = 'x'", "gateway_id = id"):
+    for terms in ("max_tokens = 9999", "max_prompt_tokens = 0", "adapter = 'x'", "gateway_id = id"):
         refused("terms of hold", change.format(terms))
-    for moved in ("replica_id = id", "attempt = attempt + 2, replica_id = id", "attempt = 0"):
+    for moved in ("replica_id = id", "base = 'x'", "attempt = attempt + 2, replica_id = id", "attempt = 0"):
         refused("next attempt alone", change.format(moved))
     verdict = change.format("delivered_tokens = 5, verdict_at = now()")
     refused("next attempt alone", verdict, change.format("attempt = attempt + 1, replica_id = id"))

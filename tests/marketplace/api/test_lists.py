@@ -10,6 +10,7 @@ from marketplace.api.description import description
 BOUNDED = {
     "list_alarms": "one row for each measured quantity",
     "list_alert_kinds": "one row for each kind of alert",
+    "list_platform_bases": "the bases that staff have added, each with its checkpoints: some dozens",
     "list_promises": "one row for each kind of promise",
     "list_refunds": "of one payment: at most 50 (`billing.refunds.MAX_REFUNDS`)",
     "list_replicas": "the fleet as it is now, from several sources: at most 200",

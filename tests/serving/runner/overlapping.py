@@ -185,7 +185,8 @@ class Shortsighted:
         places = functional.embedding(step.positions, self._places)
         return torch.add(functional.embedding(step.token_ids, self._embed), places, out=out)
 
-    def logits(self, final: torch.Tensor) -> torch.Tensor:
+    def logits(self, final: torch.Tensor, extras: None = None) -> torch.Tensor:
+        assert extras is None
         return functional.linear(final, self._head)
 
     def row(self, token: int, position: int) -> torch.Tensor:
