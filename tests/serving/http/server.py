@@ -36,6 +36,9 @@ class Recorder:
     def on_progress(self, request_id: str, usage: Usage) -> None:
         self.progress.append((request_id, usage))
 
+    def checkpoint(self, request_id: str, usage: Usage, shown: int) -> str | None:
+        return None
+
     async def on_finish(
         self, request_id: str, usage: Usage, finish_reason: str, ending: Ending = UNKNOWN
     ) -> dict[str, Any]:
