@@ -135,6 +135,8 @@ MFA_PASSKEY_LOGIN_ENABLED = True
 MFA_WEBAUTHN_ALLOW_INSECURE_ORIGIN = PUBLIC_URL.startswith("http://")  # browsers allow it for localhost alone
 MFA_FORMS = {"add_webauthn": "marketplace.web.passkey_form.PasskeyForm"}
 MFA_TOTP_ISSUER = "Intarsia"
+# A code is good half a minute before and after its own: people type, and clocks differ (RFC 6238, section 5.2).
+MFA_TOTP_TOLERANCE = 1
 MFA_ADAPTER = "marketplace.accounts.second_factor.EncryptedFactors"
 MFA_ALLOW_UNVERIFIED_EMAIL = True  # as ACCOUNT_EMAIL_VERIFICATION: nobody is kept from a second factor
 IDP_OIDC_DEVICE_CODE_EXPIRES_IN = 10 * 60  # `accounts.device_login`

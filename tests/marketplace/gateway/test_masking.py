@@ -122,8 +122,10 @@ async def test_nothing_of_it_is_anywhere_else(world: World, caplog: pytest.LogCa
         "refusal": await refused.text(),
     }
     for place, found in places.items():
-        for secret in (*SECRETS, "bob.smith", "4111", "7946", EMAIL.encode().hex(), CARD.encode().hex()):
+        for secret in (*SECRETS, "bob.smith", EMAIL.encode().hex(), CARD.encode().hex()):
             assert secret not in found, f"{secret} is in the {place}"
+        for piece in ("4111", "7946"):  # as words: a digest may hold these digits
+            assert not re.search(rf"\b{piece}\b", found), f"{piece} is in the {place}"
     assert "<EMAIL_1>" in places["replica"] and "masked-" in places["database and Valkey"]
 
 
