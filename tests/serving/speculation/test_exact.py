@@ -90,7 +90,7 @@ def grammars(tiny: Tiny) -> Iterator[list[Any]]:
     compiler.close()
 
 
-@pytest.mark.parametrize("blocks", [2, 400], ids=["preempted", "roomy"])
+@pytest.mark.parametrize("blocks", [1, 400], ids=["preempted", "roomy"])
 @pytest.mark.parametrize("turn", range(-(-REQUESTS // (2 * TOGETHER))))
 async def test_every_kind_of_request_gets_the_same_answer_with_drafts_and_without(
     tiny: Tiny, grammars: list[Any], blocks: int, turn: int
@@ -113,4 +113,4 @@ async def test_every_kind_of_request_gets_the_same_answer_with_drafts_and_withou
         assert sum(usage.accepted_tokens for usage in usages) > 300
         assert sum(usage.drafted_tokens for usage in usages) > sum(usage.accepted_tokens for usage in usages)
         assert all(usage.accepted_tokens <= usage.completion_tokens for usage in usages)
-        assert (planner.preemptions > before) == (blocks == 2)
+        assert (planner.preemptions > before) == (blocks == 1)
