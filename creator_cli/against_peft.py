@@ -39,7 +39,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What PEFT answered: in the base's `dtype`, by these `versions`; `too_long` prompts were left out."""
+    """PEFT's answers: in the base's `dtype`, by these `versions`; `too_long` prompts were left out."""
 
     answers: tuple[Answered, ...]
     dtype: str

@@ -1,4 +1,4 @@
-"""What a disk below the KV pool saves the readers of many documents, and what it costs the others.
+"""The gain of a disk below the KV pool for the readers of many documents, and its cost to the others.
 
     python -m benchmarks.kv_tiers [--base FOLDER] [--disk FOLDER] [--rounds 3] [--traces N] [--out FOLDER]
 

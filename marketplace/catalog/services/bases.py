@@ -102,7 +102,7 @@ def register_reference(*, name: str, folder: BaseFolder, line: str = "") -> Base
 
 @dataclass(frozen=True, slots=True)
 class BaseFolder:
-    """What a Hugging Face folder says, computed in a precision. `precision` is it in words."""
+    """A Hugging Face folder as it describes itself, computed in a precision. `precision` is it in words."""
 
     fingerprint: str
     config: dict[str, Any]

@@ -81,7 +81,7 @@ class PublicConfig:
         return fields | self.keys
 
 
-def _of(base: str, r: int, alpha: int, **more: Any) -> dict[str, Any]:
+def lora_of(base: str, r: int, alpha: int, **more: Any) -> dict[str, Any]:
     return {"base_model_name_or_path": base, "r": r, "lora_alpha": alpha, **more}
 
 
@@ -104,102 +104,102 @@ LLAMAS = [
         "PEFT 0.3, merge_weights and enable_lora still there",
         "llama",
         "0.3",
-        _of("decapoda-research/llama-7b-hf", 8, 16, enable_lora=None, merge_weights=False),
+        lora_of("decapoda-research/llama-7b-hf", 8, 16, enable_lora=None, merge_weights=False),
         Q_AND_V,
     ),
     PublicConfig(
         "Llama 2, sharded for a notebook",
         "llama",
         "0.4",
-        _of("guardrail/llama-2-7b-guanaco-instruct-sharded", 64, 16, lora_dropout=0.1),
+        lora_of("guardrail/llama-2-7b-guanaco-instruct-sharded", 64, 16, lora_dropout=0.1),
         Q_AND_V,
     ),
     PublicConfig(
-        "Llama 2, alpha below the rank", "llama", "0.6", _of("NousResearch/Llama-2-7b-chat-hf", 64, 16), Q_AND_V
+        "Llama 2, alpha below the rank", "llama", "0.6", lora_of("NousResearch/Llama-2-7b-chat-hf", 64, 16), Q_AND_V
     ),
     PublicConfig(
         "TinyLlama, attention alone",
         "llama",
         "0.14",
-        _of("TinyLlama/TinyLlama-1.1B-Chat-v1.0", 16, 32),
+        lora_of("TinyLlama/TinyLlama-1.1B-Chat-v1.0", 16, 32),
         ATTENTION,
     ),
     PublicConfig(
         "TinyLlama, two modules",
         "llama",
         "0.18",
-        _of("TinyLlama/TinyLlama-1.1B-Chat-v1.0", 8, 16),
+        lora_of("TinyLlama/TinyLlama-1.1B-Chat-v1.0", 8, 16),
         Q_AND_V,
     ),
     PublicConfig(
         "Llama 3.1 in 4 bits, a caption model's text part",
         "llama",
         "0.11",
-        _of("unsloth/Meta-Llama-3.1-8B-Instruct-bnb-4bit", 64, 16, lora_dropout=0),
+        lora_of("unsloth/Meta-Llama-3.1-8B-Instruct-bnb-4bit", 64, 16, lora_dropout=0),
     ),
     PublicConfig(
         "Llama 3.2, Unsloth, rank 16",
         "llama",
         "0.14",
-        _of("unsloth/llama-3.2-3b-instruct-bnb-4bit", 16, 16, lora_dropout=0),
+        lora_of("unsloth/llama-3.2-3b-instruct-bnb-4bit", 16, 16, lora_dropout=0),
     ),
     PublicConfig(
         "Llama 3.2, Unsloth, auto_mapping",
         "llama",
         "0.18",
-        _of(f"unsloth/llama-3.2-1b-instruct{BNB}", 16, 16, **_unsloth("llama")),
+        lora_of(f"unsloth/llama-3.2-1b-instruct{BNB}", 16, 16, **_unsloth("llama")),
     ),
     PublicConfig(
         "Llama 3, rank-stabilised",
         "llama",
         "0.9",
-        _of("meta-llama/Meta-Llama-3-8B-Instruct", 32, 16, use_rslora=True),
+        lora_of("meta-llama/Meta-Llama-3-8B-Instruct", 32, 16, use_rslora=True),
     ),
     PublicConfig(
         "Llama 3, a security model's",
         "llama",
         "0.16",
-        _of("fdtn-ai/Foundation-Sec-8B", 8, 16),
+        lora_of("fdtn-ai/Foundation-Sec-8B", 8, 16),
         Q_AND_V,
     ),
     PublicConfig(
         "a merge of Llama's shape, three modules",
         "llama",
         "0.11",
-        _of("vaiv/GeM2-Llamion-14B-Chat", 16, 16, lora_dropout=0.01),
+        lora_of("vaiv/GeM2-Llamion-14B-Chat", 16, 16, lora_dropout=0.01),
         ("self_attn.q_proj", "self_attn.v_proj", "self_attn.o_proj"),
     ),
     PublicConfig(
         "SmolLM2, the word all-linear",
         "llama",
         "0.17",
-        _of("HuggingFaceTB/SmolLM2-135M-Instruct", 16, 32, target_modules="all-linear"),
+        lora_of("HuggingFaceTB/SmolLM2-135M-Instruct", 16, 32, target_modules="all-linear"),
     ),
     PublicConfig(
         "DeepSeek's early coder, of Llama's shape",
         "llama",
         "0.7",
-        _of("deepseek-ai/deepseek-coder-6.7b-instruct", 8, 32, lora_dropout=0.1),
+        lora_of("deepseek-ai/deepseek-coder-6.7b-instruct", 8, 32, lora_dropout=0.1),
         ATTENTION,
     ),
     PublicConfig(
         "a local path as the base's name",
         "llama",
         "0.7",
-        _of("/content/drive/MyDrive/models/base", 64, 16, lora_dropout=0.1),
+        lora_of("/content/drive/MyDrive/models/base", 64, 16, lora_dropout=0.1),
     ),
     PublicConfig(
         "no name of the base at all",
         "llama",
         "0.15",
-        _of("", 8, 8, base_model_name_or_path=None, revision="main", task_type=None),
+        lora_of("", 8, 8, base_model_name_or_path=None, revision="main", task_type=None),
         Q_AND_V,
     ),
     PublicConfig(
         "ranks and alphas by module",
         "llama",
         "0.21",
-        _of(
+        lora_of(
             "HuggingFaceTB/SmolLM2-360M-Instruct",
             8,
             16,
@@ -211,7 +211,7 @@ LLAMAS = [
         "EVA, ranks by module from its search",
         "llama",
         "0.14",
-        _of(
+        lora_of(
             "meta-llama/Llama-3.2-1B",
             16,
             1,
@@ -224,7 +224,7 @@ LLAMAS = [
         "PiSSA written as LoRA by PEFT: twice the rank",
         "llama",
         "0.15",
-        _of("meta-llama/Llama-3.2-3B-Instruct", 32, 32, init_lora_weights=True),
+        lora_of("meta-llama/Llama-3.2-3B-Instruct", 32, 32, init_lora_weights=True),
     ),
 ]
 
@@ -235,83 +235,83 @@ QWENS = [
         "Qwen2, LLaMA-Factory, all modules",
         "qwen2",
         "0.16",
-        _of("Qwen/Qwen2-1.5B-Instruct", 32, 64, lora_dropout=0),
+        lora_of("Qwen/Qwen2-1.5B-Instruct", 32, 64, lora_dropout=0),
     ),
     PublicConfig(
         "Qwen2.5, Unsloth GRPO",
         "qwen2",
         "0.14",
-        _of("unsloth/qwen2.5-7b-instruct-unsloth-bnb-4bit", 32, 32, lora_dropout=0),
+        lora_of("unsloth/qwen2.5-7b-instruct-unsloth-bnb-4bit", 32, 32, lora_dropout=0),
     ),
     PublicConfig(
         "Qwen2.5 0.5B, two modules",
         "qwen2",
         "0.18",
-        _of("Qwen/Qwen2.5-0.5B-Instruct", 8, 16),
+        lora_of("Qwen/Qwen2.5-0.5B-Instruct", 8, 16),
         Q_AND_V,
     ),
     PublicConfig(
         "Qwen2.5 1.5B, attention",
         "qwen2",
         "0.18",
-        _of("Qwen/Qwen2.5-1.5B-Instruct", 16, 32),
+        lora_of("Qwen/Qwen2.5-1.5B-Instruct", 16, 32),
         ATTENTION,
     ),
     PublicConfig(
         "Qwen2.5 32B, rank 64",
         "qwen2",
         "0.19",
-        _of("Qwen/Qwen2.5-32B-Instruct", 64, 128),
+        lora_of("Qwen/Qwen2.5-32B-Instruct", 64, 128),
     ),
     PublicConfig(
         "Qwen2.5 coder, TRL",
         "qwen2",
         "0.19",
-        _of("Qwen/Qwen2.5-Coder-7B-Instruct", 16, 32, target_modules=["v_proj", "q_proj"]),
+        lora_of("Qwen/Qwen2.5-Coder-7B-Instruct", 16, 32, target_modules=["v_proj", "q_proj"]),
         Q_AND_V,
     ),
     PublicConfig(
         "Qwen2.5, Unsloth, auto_mapping",
         "qwen2",
         "0.18",
-        _of(f"unsloth/qwen2.5-3b-instruct{BNB}", 16, 16, **_unsloth("qwen2")),
+        lora_of(f"unsloth/qwen2.5-3b-instruct{BNB}", 16, 16, **_unsloth("qwen2")),
     ),
     PublicConfig(
         "Qwen2.5, the task named as sequence to sequence",
         "qwen2",
         "0.18",
-        _of("Qwen/Qwen2.5-7B-Instruct", 16, 32, task_type="SEQ_2_SEQ_LM"),
+        lora_of("Qwen/Qwen2.5-7B-Instruct", 16, 32, task_type="SEQ_2_SEQ_LM"),
     ),
     PublicConfig(
         "Qwen2.5, orthogonal initialisation",
         "qwen2",
         "0.17",
-        _of("Qwen/Qwen2.5-3B", 32, 32, init_lora_weights="orthogonal"),
+        lora_of("Qwen/Qwen2.5-3B", 32, 32, init_lora_weights="orthogonal"),
     ),
     PublicConfig(
         "Qwen2.5, an expression over layers",
         "qwen2",
         "0.15",
-        _of("Qwen/Qwen2.5-7B", 8, 16, target_modules=r"model\.layers\.\d+\.self_attn\.(q|v)_proj"),
+        lora_of("Qwen/Qwen2.5-7B", 8, 16, target_modules=r"model\.layers\.\d+\.self_attn\.(q|v)_proj"),
         Q_AND_V,
     ),
     PublicConfig(
         "Qwen3, Unsloth in 4 bits",
         "qwen3",
         "0.17",
-        _of(f"unsloth/qwen3-8b{BNB}", 16, 16, lora_dropout=0),
+        lora_of(f"unsloth/qwen3-8b{BNB}", 16, 16, lora_dropout=0),
     ),
     PublicConfig(
         "Qwen3 4B, rank 64",
         "qwen3",
         "0.18",
-        _of("Qwen/Qwen3-4B-Instruct-2507", 64, 128),
+        lora_of("Qwen/Qwen3-4B-Instruct-2507", 64, 128),
     ),
     PublicConfig(
         "Qwen3, Unsloth, auto_mapping and no task",
         "qwen3",
         "0.19",
-        _of(f"unsloth/qwen3-4b{BNB}", 32, 32, **_unsloth("qwen3", task_type=None)),
+        lora_of(f"unsloth/qwen3-4b{BNB}", 32, 32, **_unsloth("qwen3", task_type=None)),
     ),
 ]
 
@@ -322,57 +322,57 @@ OTHERS = [
         "Mistral 0.1, attention",
         "mistral",
         "0.7",
-        _of("mistralai/Mistral-7B-v0.1", 8, 16),
+        lora_of("mistralai/Mistral-7B-v0.1", 8, 16),
         ATTENTION,
     ),
     PublicConfig(
         "Mistral 0.3, Unsloth, rank-stabilised, auto_mapping",
         "mistral",
         "0.18",
-        _of("unsloth/mistral-7b-instruct-v0.3-bnb-4bit", 16, 16, **_unsloth("mistral", use_rslora=True)),
+        lora_of("unsloth/mistral-7b-instruct-v0.3-bnb-4bit", 16, 16, **_unsloth("mistral", use_rslora=True)),
     ),
     PublicConfig(
         "Gemma 1, gaussian initialisation",
         "gemma",
         "0.9",
-        _of("google/gemma-2b", 8, 8, init_lora_weights="gaussian"),
+        lora_of("google/gemma-2b", 8, 8, init_lora_weights="gaussian"),
     ),
     PublicConfig(
         "Gemma 2, the upper layers alone",
         "gemma2",
         "0.18",
-        _of("google/gemma-2-9b-it", 16, 32, layers_to_transform=[1]),
+        lora_of("google/gemma-2-9b-it", 16, 32, layers_to_transform=[1]),
     ),
     PublicConfig(
         "Gemma 2 in 4 bits, alpha an eighth of the rank",
         "gemma2",
         "0.14",
-        _of("unsloth/gemma-2-9b-bnb-4bit", 64, 8, lora_dropout=0),
+        lora_of("unsloth/gemma-2-9b-bnb-4bit", 64, 8, lora_dropout=0),
     ),
     PublicConfig(
         "Gemma 3 1B, text, an expression that names text",
         "gemma3_text",
         "0.18",
-        _of(f"unsloth/gemma-3-1b-it{BNB}", 8, 8, **_unsloth("gemma3_text", target_modules=TEXT_ALONE)),
+        lora_of(f"unsloth/gemma-3-1b-it{BNB}", 8, 8, **_unsloth("gemma3_text", target_modules=TEXT_ALONE)),
     ),
     PublicConfig(
         "Gemma 3 270M, a vision tower left out that it has not",
         "gemma3_text",
         "0.19",
-        _of("google/gemma-3-270m-it", 16, 32, exclude_modules=r".*vision.*"),
+        lora_of("google/gemma-3-270m-it", 16, 32, exclude_modules=r".*vision.*"),
     ),
     PublicConfig(
         "Phi-4-mini, fused projections",
         "phi3",
         "0.15",
-        _of("microsoft/Phi-4-mini-instruct", 16, 32),
+        lora_of("microsoft/Phi-4-mini-instruct", 16, 32),
         FUSED,
     ),
     PublicConfig(
         "SmolLM3, attention",
         "smollm3",
         "0.17",
-        _of("HuggingFaceTB/SmolLM3-3B", 16, 32, lora_dropout=0.1),
+        lora_of("HuggingFaceTB/SmolLM3-3B", 16, 32, lora_dropout=0.1),
         ATTENTION,
     ),
 ]
@@ -384,85 +384,15 @@ EXTRAS = [
         "QLoRA's recipe with the head among the targets",
         "mistral",
         "0.7",
-        _of("mistralai/Mistral-7B-v0.1", 16, 16, target_modules=["q_proj", "v_proj", "lm_head"]),
+        lora_of("mistralai/Mistral-7B-v0.1", 16, 16, target_modules=["q_proj", "v_proj", "lm_head"]),
         (*Q_AND_V, "lm_head"),
     ),
     PublicConfig(
         "DoRA, Axolotl",
         "llama",
         "0.14",
-        _of("meta-llama/Llama-3.1-8B", 32, 16, use_dora=True),
+        lora_of("meta-llama/Llama-3.1-8B", 32, 16, use_dora=True),
     ),
 ]
 
-# -- refused ---------------------------------------------------------------------------------------------------------
-
-REFUSED = [
-    PublicConfig(
-        "GLM-4, names of its own",
-        "llama",
-        "0.11",
-        _of("THUDM/glm-4-9b-chat", 8, 16),
-        ("self_attention.query_key_value", "mlp.dense_h_to_4h"),
-        prefix="base_model.model.transformer.encoder.layers.{layer}.",
-        words=("another family", "model.layers.N"),
-    ),
-    PublicConfig(
-        "Phi-1.5, modules that no served family has",
-        "llama",
-        "0.4",
-        _of("microsoft/phi-1_5", 16, 16),
-        ("mlp.fc1", "mlp.fc2"),
-        words=("must adapt a servable linear module", "llama"),
-    ),
-    PublicConfig(
-        "Gemma 4, its language model inside a larger one",
-        "gemma3_text",
-        "0.19",
-        _of("google/gemma-4-e4b-it", 64, 128, target_modules=TEXT_ALONE),
-        prefix="base_model.model.model.language_model.layers.{layer}.",
-        words=("vision or audio tower", "text model"),
-    ),
-    PublicConfig(
-        "Qwen3-VL, the vision tower too",
-        "qwen3",
-        "0.18",
-        _of("Qwen/Qwen3-VL-2B-Instruct", 32, 64),
-        ("attn.qkv", "attn.proj"),
-        prefix="base_model.model.model.visual.blocks.{layer}.",
-        words=("vision or audio tower", "text model"),
-    ),
-    PublicConfig(
-        "a hybrid's linear attention",
-        "qwen3",
-        "0.18",
-        _of("Qwen/Qwen3.5-9B", 16, 32, lora_dropout=0.0),
-        ("linear_attn.in_proj_qkv", "linear_attn.out_proj"),
-        words=("must adapt a servable linear module", "qwen3"),
-    ),
-    PublicConfig(
-        "FLAN-T5, an encoder and a decoder",
-        "llama",
-        "0.18",
-        _of("google/flan-t5-base", 16, 32, task_type="SEQ_2_SEQ_LM"),
-        ("layer.0.SelfAttention.q", "layer.0.SelfAttention.v"),
-        prefix="base_model.model.encoder.block.{layer}.",
-        words=("another family", "model.layers.N"),
-    ),
-    PublicConfig(
-        "PiSSA as it was trained",
-        "llama",
-        "0.15",
-        _of("meta-llama/Llama-3.2-1B", 16, 16, init_lora_weights="pissa_niter_16"),
-        words=("init_lora_weights", "intarsia convert", "--initial"),
-    ),
-    PublicConfig(
-        "AdaLoRA",
-        "llama",
-        "0.7",
-        _of("TinyLlama/TinyLlama-1.1B-Chat-v1.0", 8, 32, peft_type="ADALORA", target_r=8, init_r=12),
-        words=("peft_type", "intarsia convert", "ADALORA"),
-    ),
-]
-
-PUBLIC_CONFIGS = [*LLAMAS, *QWENS, *OTHERS, *EXTRAS, *REFUSED]
+SERVED = [*LLAMAS, *QWENS, *OTHERS, *EXTRAS]

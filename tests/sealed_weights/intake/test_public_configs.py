@@ -11,7 +11,10 @@ import pytest
 from sealed_weights import BaseSpec, IntakeError, check_adapter
 from sealed_weights.intake.architectures import ARCHITECTURES
 from tests.sealed_weights.factories import BASE_FINGERPRINT, HF_CONFIG, Tensors, safetensors_bytes, tensor
-from tests.sealed_weights.intake.public_configs import PUBLIC_CONFIGS, PublicConfig
+from tests.sealed_weights.intake.public_configs import SERVED, PublicConfig
+from tests.sealed_weights.intake.public_refusals import REFUSED
+
+PUBLIC_CONFIGS = [*SERVED, *REFUSED]
 
 SHAPES = {"num_hidden_layers": 2, "head_dim": 4}  # what the families' defaults would make large
 
