@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
@@ -58,12 +58,17 @@ def _revoke_at_all(version: Version, replicas: Iterable[Replica]) -> int:
     digest = version.package_digest
     if not addresses or digest is None:
         return 0
-    signer = load_ticket_signer()  # here, so that the threads need no database connection
-    with ThreadPoolExecutor(min(MAX_THREADS, len(addresses)), thread_name_prefix="revoke") as pool:
-        done = list(pool.map(lambda address: _revoke_at(address, digest, signer), addresses))
+    done = _ask_all(addresses, lambda address, signer: _revoke_at(address, digest, signer))
     confirmed = [address.replica_id for address, gone in zip(addresses, done, strict=True) if gone]
     record_confirmations(version=version, replica_ids=confirmed)
     return len(confirmed)
+
+
+def _ask_all(addresses: list[ReplicaAddress], ask: Callable[[ReplicaAddress, TicketSigner], bool]) -> list[bool]:
+    """Ask all of these replicas, at least one, at once; return what each said, in their order."""
+    signer = load_ticket_signer()  # here, so that the threads need no database connection
+    with ThreadPoolExecutor(min(MAX_THREADS, len(addresses)), thread_name_prefix="replica") as pool:
+        return list(pool.map(lambda address: ask(address, signer), addresses))
 
 
 def _revoke_at(address: ReplicaAddress, digest: str, signer: TicketSigner) -> bool:
@@ -88,9 +93,7 @@ def push_forgetting(organization_id: str, attempt: int = 1) -> int:
     replicas = [ReplicaAddress.of(replica) for replica in Replica.objects.filter(gone_at__isnull=True)]
     if not replicas:
         return 0
-    signer = load_ticket_signer()
-    with ThreadPoolExecutor(min(MAX_THREADS, len(replicas)), thread_name_prefix="forget") as pool:
-        done = sum(pool.map(lambda address: _forget_at(address, organization_id, signer), replicas))
+    done = sum(_ask_all(replicas, lambda address, signer: _forget_at(address, organization_id, signer)))
     if done < len(replicas) and attempt < FORGET_ATTEMPTS:
         push_forgetting.apply_async((organization_id, attempt + 1), countdown=attempt * FORGET_AGAIN_SECONDS)
     return done
