@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -111,7 +112,7 @@ def measured(calls: Sequence[Mapping[str, Any]], arrivals: Sequence[Arrival], wa
     found = []
     for call, arrival in zip(calls, arrivals, strict=True):
         times = [float(time) for time in call["tokens"]]
-        gaps = [later - sooner for sooner, later in zip(times, times[1:], strict=False)]
+        gaps = [later - sooner for sooner, later in itertools.pairwise(times)]
         ttft = times[0] - arrival.at if times else math.inf
         found.append(CallResult(arrival, ttft, gaps, bool(call["cold"]), times[-1] if times else math.inf))
     kept = found[int(warm_share * len(found)) :]

@@ -1,4 +1,4 @@
-"""The child process that runs a real engine, `python -m serving.calibration`: it may import torch, this one never does."""
+"""The child process that runs a real engine, `python -m serving.calibration`: which may import torch."""
 
 from __future__ import annotations
 

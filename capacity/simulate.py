@@ -178,7 +178,7 @@ class _World(Script):
         )
         if scene.warm:
             self.residency.warm([str(adapter) for adapter in range(min(workload.adapters, sizes.slots))])
-                planner = Planner(
+        planner = Planner(
             sizes.limits,
             BlockPool(sizes.blocks + 1, sizes.block_size),
             self.residency,

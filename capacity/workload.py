@@ -56,7 +56,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     cv2: float = 1.0
     adapters: int = 0
     zipf: float = 1.0
-    ranks: dict[str, float] = {"16": 1.0}
+    ranks: dict[str, float] = msgspec.field(default_factory=lambda: {"16": 1.0})
     base_share: float = 0.0
     alpha: float = 0.99
     failures: int = 1
@@ -220,7 +220,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     buckets: tuple[UsageBucket, ...]
     calls_by_adapter: tuple[int, ...] = ()
     base_calls: int = 0
-    ranks: dict[str, float] = {"16": 1.0}
+    ranks: dict[str, float] = msgspec.field(default_factory=lambda: {"16": 1.0})
     refused: int = 0
     gaps_cv2: float | None = None
 
