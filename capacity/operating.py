@@ -94,7 +94,8 @@ def point(results: Sequence[RunResult], workload: Workload, rate: float, capacit
 
 
 def highest_rate(scene: Scene, effort: Effort) -> float:
-    """Return the requests per second at which the replicas serve when all calls are there at once."""
+    """Return the requests per second that the replicas serve when all calls are there at once: what loads are shares
+    of. A fleet that is not overloaded may serve more for a while."""
     single = replace(scene, replicas=1)
     requests = max(100, min(effort.requests // 4, 4 * scene.profile.replica.max_num_seqs))
     result = run(single, 1e6, requests, effort.first_seed)
@@ -179,9 +180,8 @@ def operating_point(
 
 
 def _search(scene: Scene, effort: Effort, progress: Progress) -> tuple[CurvePoint, str]:
-    """Halve the interval between a rate that holds and one that fails."""
+    """Find a rate that holds and one that fails, then halve the interval between them."""
     capacity, alpha = highest_rate(scene, effort), scene.workload.alpha
-    low, high = 0.0, capacity * 1.02
     held: CurvePoint | None = None
     failed: CurvePoint | None = None
     rate = 0.6 * capacity
@@ -192,20 +192,22 @@ def _search(scene: Scene, effort: Effort, progress: Progress) -> tuple[CurvePoin
             f"{rate:.2f} requests/s (load {tried.load:.2f}): {100 * tried.attainment.value:.2f} % within the promise, "
             f"at least {100 * tried.attainment.low:.2f} %: {'holds' if holds else 'fails'}"
         )
-        if holds:
-            low, held = rate, tried
-        else:
-            high, failed = rate, tried
-        if high <= low * (1 + PRECISION):
-            break
-        if held is None and rate <= 0.05 * capacity:
+        held, failed = (tried, failed) if holds else (held, tried)
+        if held is None:
             assert failed is not None
-            reason = why(failed, scene.workload)
-            raise PlanRefused(10, f"no rate keeps the promise, not even a twentieth of the highest. {reason}")
-        rate = (low + high) / 2 if held is not None else max(0.05 * capacity, high * 0.6)
+            if rate <= 0.05 * capacity:
+                reason = why(failed, scene.workload)
+                raise PlanRefused(10, f"no rate keeps the promise, not even a twentieth of the highest. {reason}")
+            rate = max(0.05 * capacity, rate * 0.6)
+        elif failed is None:
+            rate *= 1.3
+        elif failed.rate <= held.rate * (1 + PRECISION):
+            break
+        else:
+            rate = (held.rate + failed.rate) / 2
     assert held is not None
     if failed is None:
-        return held, f"No rate above {held.rate:.2f} requests/s was tried: it is the replicas' highest."
+        return held, f"No rate above {held.rate:.2f} requests/s was tried."
     return held, why(failed, scene.workload)
 
 

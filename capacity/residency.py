@@ -49,13 +49,13 @@ def working_set(workload: Workload, slots: int, pages: int, batch: int, rate: fl
     rate = workload.rate if rate is None else rate
     adapted = rate * (1.0 - workload.base_share) if workload.adapters else 0.0
     if not workload.adapters:
-        return WorkingSet(slots, 1.0, 0.0, batch, 0.0, Source.CATALOGUE)
+        return WorkingSet(slots, 1.0, 0.0, batch, 0.0, Source.SIMULATED)
     popularity = workload.popularity()
     ranks = np.array([workload.rank_of(number) for number in range(workload.adapters)], np.float64)
     by_pages = lru_hit(popularity, np.ceil(ranks / PAGE_RANK), float(pages))
     by_slots = lru_hit(popularity, np.ones_like(ranks), float(slots))
     hit = min(by_pages, by_slots)
-    return WorkingSet(slots, hit, adapted * (1.0 - hit), batch, distinct(popularity, batch), Source.CATALOGUE)
+    return WorkingSet(slots, hit, adapted * (1.0 - hit), batch, distinct(popularity, batch), Source.SIMULATED)
 
 
 def step(found: WorkingSet, workload: Workload) -> Step:

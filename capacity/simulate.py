@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
@@ -17,17 +18,18 @@ from capacity.workload import Arrival, Workload, draw
 from routing import Call, Fleet, Rates, View, key_of, rank
 from serving.core import AdapterRef, LatencyClass, Request, SamplingParams, Sequence
 from serving.kv.pool import BlockPool
-from serving.scheduler.admission import observe
+from serving.scheduler.admission import Admission
 from serving.scheduler.cost_model import CostModel
 from serving.scheduler.planner import Planner
-from serving.scheduler.slo import Target, Targets
 from serving.simulation import Script, SimulatedReplica, SimulatedResidency
 from serving.simulation.work import StepWork, work_of
 from serving.steps import StepPlan, StepShape
 
 _GREEDY = SamplingParams(temperature=0)
 _CLASSES = {"interactive": LatencyClass.INTERACTIVE, "standard": LatencyClass.STANDARD, "batch": LatencyClass.BATCH}
-# Replicas tell their loads as often (`serving.platform.link`).
+# Place in a replica's waits, seconds that a call may wait: as the gateway routes (`marketplace.gateway.pools`).
+_ROUTED = {"interactive": (0, 1.0), "standard": (1, 5.0), "batch": (2, 60.0)}
+# Replicas tell their loads at least as often.
 VIEW_SECONDS = 1.0
 # Simulated requests that begin on empty caches are not counted: this share of a run.
 WARM_SHARE = 0.1
@@ -163,6 +165,7 @@ class _World(Script):
     def __init__(self, scene: Scene, name: str, rng: random.Random) -> None:
         self.name, self._rng = name, rng
         self._model, self._noise = scene.steps, scene.noise
+        self._workload, self._ranks = scene.workload, dict[str, int]()
         self.calls: dict[Sequence, CallResult] = {}
         self._last: dict[Sequence, float] = {}
         profile, workload = scene.profile, scene.workload
@@ -170,7 +173,7 @@ class _World(Script):
         sizes = profile.replica
         self.residency = SimulatedResidency(
             sizes.slots,
-            rank=lambda digest: workload.rank_of(int(digest)),
+            rank=self._rank,
             load_seconds=lambda digest: rng.choice(loads),
             pages=sizes.pages,
             page_bytes=sizes.page_bytes,
@@ -183,9 +186,10 @@ class _World(Script):
             BlockPool(sizes.blocks + 1, sizes.block_size),
             self.residency,
             "simulated",
-            targets=targets_of(workload),
             costs=warm_costs(scene.steps, sizes.max_num_seqs, sizes.max_batched_tokens),
         )
+        self._admission = Admission(sizes.limits, planner.costs)
+        self._ended, self._told = 0, (0, -1.0)
         self.replica = SimulatedReplica(
             planner,
             self.residency,
@@ -195,12 +199,17 @@ class _World(Script):
             load_speed=profile.load_speed,
         )
 
+    def _rank(self, digest: str) -> int:
+        if digest not in self._ranks:
+            self._ranks[digest] = self._workload.rank_of(int(digest)) if digest.isdigit() else 0
+        return self._ranks[digest]
+
     def seconds(self, plan: StepPlan) -> float:
-        work = work_of(plan, self.residency.rank, loading=self.residency.loading)
+        work = work_of(plan, self._rank, loading=self.residency.loading)
         seconds = self._model.seconds(work)
         if not self._noise:
             return seconds
-        return seconds * float(np.exp(self._rng.choice(self._model.residuals)))
+        return seconds * math.exp(self._rng.choice(self._model.residuals))
 
     def token(self, sequence: Sequence) -> None:
         call, now = self.calls[sequence], self.replica.now
@@ -213,22 +222,24 @@ class _World(Script):
 
     def ended(self, sequence: Sequence, how: str) -> None:
         self.calls.pop(sequence).ended = self.replica.now
+        self._ended += 1
         self._last.pop(sequence, None)
 
     def view(self, now: float) -> View:
         """Return what the replica's heartbeat tells."""
         planner, residency = self.replica.planner, self.residency
-        outlook = observe(planner)
-        queued = sum(len(s.tokens) for s in planner.waiting)
-        wait = queued * max(outlook.seconds, 1e-4) / planner.limits.min_prefill_tokens if queued else 0.0
+        self._admission.update(planner)
+        ended, self._told = (self._ended - self._told[0]) / max(1e-9, now - self._told[1]), (self._ended, now)
         return View(
             self.name,
             now,
             planner.limits.max_num_seqs,
             len(planner.running),
             len(planner.waiting),
-            (wait, wait, wait),
-            adapters=frozenset(key_of(digest) for digest in residency.resident),
+            self._admission.waits(),
+            max(0.0, ended) if now > 0 else 0.0,
+            residency.cost("unknown").seconds,
+            frozenset(key_of(digest) for digest in residency.resident),
         )
 
 
@@ -263,8 +274,7 @@ class _SimulatedFleet:
     def drain(self, until: float) -> None:
         """Let every replica finish what it has, until a time at the latest."""
         for world in self.worlds:
-            while world.replica.busy and world.replica.now < until:
-                world.replica.run_until(min(until, world.replica.now + 10.0))
+            world.replica.run_to_end(until)
 
     def busy_share(self) -> float:
         """Return the share of time in which a step ran, over all replicas."""
@@ -285,17 +295,11 @@ class _SimulatedFleet:
         if len(self.worlds) == 1:
             return 0
         key = key_of(_digest(arrival) or "base")
-        mean = self.scene.workload.mean(lambda sample: sample.output)
-        service = mean * 2 * self.scene.steps.coefficients["weights"]
-        promise = self.scene.workload.promises[arrival.latency_class]
-        call = Call(
-            key,
-            None,
-            self._rates.note(key, now),
-            service,
-            _CLASSES[arrival.latency_class].value,
-            promise.ttft / 2,
-        )
+        running = sum(view.running for view in self._fleet.views)
+        ends = sum(view.ends_a_second for view in self._fleet.views)
+        service = running / ends if running and ends else 1.0
+        latency_class, slack = _ROUTED[arrival.latency_class]
+        call = Call(key, None, self._rates.note(key, now), service, latency_class, slack)
         place = rank(call, self._fleet, now, self._chance)[0].place
         self._fleet.note_sent(place)
         return place
@@ -325,12 +329,6 @@ class _SimulatedFleet:
 
 def _digest(arrival: Arrival) -> str | None:
     return None if arrival.adapter is None else str(arrival.adapter)
-
-
-def targets_of(workload: Workload) -> Targets:
-    """Return the planner's targets: the shipped ones, which a replica has whatever a plan promises."""
-    del workload
-    return Targets(Target(1.0, 0.1, 0.0), Target(5.0, 0.25, 10.0), Target(60.0, 1.0, 60.0))
 
 
 def warm_costs(model: StepModel, seqs: int, rows: int) -> CostModel:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -66,7 +67,7 @@ class StepModel:
     def seconds(self, work: StepWork) -> float:
         """Return one step's seconds; the same as `predict`, and much faster for a single step."""
         c, rows = self.coefficients, work.rows
-        layers = _norm(c["weights"], c["row"] * rows) * self._factor(rows)
+        layers = _norm(c["weights"], c["row"] * rows) * _factor(self.shape, rows)
         head = _norm(c["head"], c["sample"] * work.samples) if work.samples else 0.0
         total = (
             layers
@@ -84,9 +85,6 @@ class StepModel:
     def scaled(self, factors: Mapping[str, float]) -> StepModel:
         """Return the model with some coefficients multiplied."""
         return replace(self, coefficients={k: v * factors.get(k, 1.0) for k, v in self.coefficients.items()})
-
-    def _factor(self, rows: int) -> float:
-        return float(np.exp(np.interp(np.log(max(1, rows)), _LOG_KNOTS, self.shape)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +176,11 @@ def transfer(model: StepModel, measured: Probes, other: Probes) -> StepModel:
 _LOG_KNOTS = np.log(KNOTS)
 _COLUMNS = ("rows", "samples", "context", "pairs", "adapters", "pages", "rank_rows", "decode_rows", "loading")
 _LINEAR = ("row", "sample", "context", "pair", "adapter", "page", "rank_row", "step", "decode_row")
+
+
+@lru_cache(4096)
+def _factor(shape: tuple[float, ...], rows: int) -> float:
+    return float(np.exp(np.interp(np.log(max(1, rows)), _LOG_KNOTS, shape)))
 
 
 def _norm(one: float, other: float) -> float:

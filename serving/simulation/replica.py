@@ -145,15 +145,17 @@ class SimulatedReplica:
 
     def run_until(self, time: float) -> None:
         """Run turns until `time` is reached; the last step may end after it."""
-        while self.now < time:
-            if not self.busy:
-                self.advance(time)
-                return
+        self.run_to_end(time)
+        self.advance(time)
+
+    def run_to_end(self, latest: float) -> None:
+        """Run turns until no request is in flight, or until `latest` is reached."""
+        while self.now < latest and self.busy:
             flying = self.in_flight
             plan = self.turn()
             if not plan.chunks and not plan.expired and not flying:
                 wakes = self.residency.next_arrival(self.now)
-                self.advance(min(time, self.now + IDLE_SECONDS if wakes is None else max(wakes, self.now + 1e-6)))
+                self.advance(min(latest, self.now + IDLE_SECONDS if wakes is None else max(wakes, self.now + 1e-6)))
 
     def _commit(self, launched: _Launched) -> None:
         plan, planner, script = launched.plan, self.planner, self.script

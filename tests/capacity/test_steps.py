@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from capacity.calibrate import load_speed
+from capacity.errors import PlanRefused
+from capacity.steps import PRIOR, Probes, StepModel, fit, fit_linear, linear_model, transfer
+from serving.simulation.work import StepWork
+
+TRUTH = StepModel({name: value * factor for (name, value), factor in zip(PRIOR.items(), [2, 3, 1, 2] * 3, strict=True)})
+
+
+def grid() -> list[StepWork]:
+    """Steps as a calibration has them: decodes and prompts, with and without adapters."""
+    works = []
+    for rows in (1, 2, 4, 8, 16, 24, 32, 48, 64):
+        for context in (32, 512):
+            for adapters in (0, min(rows, 4), rows):
+                ranks = 16 * rows if adapters else 0
+                works.append(StepWork(rows, rows, rows, rows * context, 0.0, adapters, adapters, ranks))
+    works += [StepWork(rows, 0, 1, 0, rows * rows / 2, 0, 0, 0) for rows in (16, 64, 128, 256, 512)]
+    works += [StepWork(4, 4, 4, 200, 0.0, 0, 0, 0, loading=True)] * 4
+    return works
+
+
+def noisy(works: list[StepWork], seed: int, width: float = 0.03) -> list[float]:
+    rng = np.random.default_rng(seed)
+    return list(TRUTH.predict(works) * np.exp(rng.normal(0, width, len(works))))
+
+
+def test_one_step_is_predicted_as_many_are() -> None:
+    works = grid()
+    assert [TRUTH.seconds(work) for work in works] == pytest.approx(list(TRUTH.predict(works)))
+
+
+def test_a_fit_predicts_steps_that_it_did_not_see_even_with_outliers() -> None:
+    works = grid() * 3
+    seconds = noisy(works, 1)
+    for place in range(0, len(seconds), 25):  # a neighbour took the machine
+        seconds[place] *= 5
+    passes = [number for number in range(3) for _ in grid()]
+    found = fit(works, seconds, passes)
+    fresh = [StepWork(12, 12, 12, 3000, 0.0, 6, 6, 192), StepWork(40, 8, 9, 900, 512.0, 2, 2, 640)]
+    assert found.model.predict(fresh) == pytest.approx(TRUTH.predict(fresh), rel=0.08)
+    assert found.median < 0.05 and found.steps == len(works)
+    assert list(found.model.residuals) == sorted(found.model.residuals)
+
+
+def test_linear_steps_are_worse_where_reading_hides_products() -> None:
+    works = grid()
+    seconds = noisy(works, 2, 0.01)
+    passes = [place % 3 for place in range(len(works))]
+    own = fit(works, seconds, passes).model.predict(works) / seconds
+    linear = linear_model(fit_linear(works, seconds)).predict(works) / seconds
+    assert np.abs(own - 1).max() < np.abs(linear - 1).max()
+
+
+def test_a_bad_fit_is_refused_not_used() -> None:
+    works = grid()
+    seconds = noisy(works, 3, 0.6)
+    with pytest.raises(PlanRefused, match="calibrate again"):
+        fit(works, seconds, [0] * len(works))
+    with pytest.raises(PlanRefused, match="more time"):
+        fit(works[:10], seconds[:10], [0] * 10)
+    with pytest.raises(PlanRefused, match="above 0"):
+        fit(works, [0.0] * len(works), [0] * len(works))
+
+
+def test_a_machine_of_half_the_bandwidth_reads_twice_as_long_and_computes_as_fast() -> None:
+    here, there = Probes(2e10, 1e11), Probes(1e10, 1e11)
+    found = transfer(TRUTH, here, there)
+    assert found.coefficients["weights"] == pytest.approx(2 * TRUTH.coefficients["weights"])
+    assert found.coefficients["row"] == pytest.approx(TRUTH.coefficients["row"])
+    with pytest.raises(PlanRefused):
+        transfer(TRUTH, here, Probes(0, 1))
+
+
+def test_loads_go_on_beside_steps_as_fast_as_they_were_seen_to() -> None:
+    # 0.02 s of work took 0.05 s, of which steps took 0.04: half of it was done beside them.
+    assert load_speed([(0.05, 0.04, 0.0)], 0.02) == pytest.approx(0.25)
+    assert load_speed([], 0.02) == 1.0
