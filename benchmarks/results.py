@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.capacity import report as capacity
 from benchmarks.fleet import report as fleet
 from benchmarks.gateway import report as gateway
 from benchmarks.kernels import report as kernels
@@ -154,6 +155,12 @@ def _speculation(file: Path) -> str:
     return "```\n" + "\n".join(line.rstrip() for line in lines) + "\n```"
 
 
+def _capacity(file: Path) -> str:
+    found = _load(file)
+    lines, _ = capacity.report(found["errors"], found["covered"])
+    return "```\n" + "\n".join(line.rstrip() for line in lines) + "\n```"
+
+
 def _fleet(file: Path) -> str:
     lines, _ = fleet.report(_load(file)["rows"])
     return "```\n" + "\n".join(line.rstrip() for line in lines) + "\n```"
@@ -214,6 +221,7 @@ RENDERERS: dict[str, Callable[[Path], str]] = {
     "serving_quality": _quality,
     "residency": _residency,
     "speculation": _speculation,
+    "capacity": _capacity,
     "fleet": _fleet,
     "kv_tiers": _kv_tiers,
     "packed_base": _packed_base,

@@ -15,7 +15,7 @@ from capacity.child import lines_of
 from capacity.errors import PlanRefused
 from capacity.operating import Effort, Progress, highest_rate, quiet
 from capacity.profile import Profile
-from capacity.simulate import WARM_SHARE, Scene
+from capacity.simulate import WARM_SHARE, RunResult, Scene
 from capacity.workload import Arrival, Workload, draw
 
 # Share of figures that must lie within their 90 % intervals: two of six cells' worth of luck is no proof of a fault.
@@ -106,16 +106,19 @@ def check(
     progress(f"running {count} cells on the engine")
     results = run_cells(profile, asked, flags, seconds=seconds)
     cells = tuple(
-        CheckedCell(one.load, one.rate, one.scene.workload.adapters, len(one.arrivals), prediction, truth)
+        CheckedCell(one.load, one.rate, one.scene.workload.adapters, len(one.arrivals), prediction, figures(truth))
         for one, prediction, truth in zip(asked, said, results, strict=True)
     )
     held = [each for cell in cells for each in cell.covered().values()]
     return CheckResult(cells, sum(held) / len(held))
 
 
-def run_cells(profile: Profile, asked: Sequence[Asked], flags: Sequence[str], *, seconds: float) -> list[Figures]:
+def run_cells(profile: Profile, asked: Sequence[Asked], flags: Sequence[str], *, seconds: float) -> list[RunResult]:
     """Run cells on a real engine, one after the other, in one process. Raises PlanRefused where it fails, or is
-    another model than the profile's."""
+    another model than the profile's.
+
+    seconds: that one cell takes, about
+    """
     with tempfile.TemporaryDirectory(prefix="intarsia-capacity-") as folder:
         file = Path(folder) / "cells.jsonl"
         file.write_bytes(
@@ -124,9 +127,9 @@ def run_cells(profile: Profile, asked: Sequence[Asked], flags: Sequence[str], *,
                 for n, one in enumerate(asked)
             )
         )
-        found = take(lines_of([*flags, "--cells", str(file)], seconds=60 + 6 * seconds * len(asked)))
+        found = take(lines_of([*flags, "--cells", str(file)], seconds=60 + 20 * seconds * len(asked)))
     if (other := found.about["model"]["fingerprint"]) != profile.model.fingerprint:
         raise PlanRefused(8, f"the engine serves {other[:12]}, the profile is of {profile.model.fingerprint[:12]}")
     if len(found.cells) != len(asked):
         raise PlanRefused(8, f"the engine's process ran {len(found.cells)} of {len(asked)} cells")
-    return [figures(measured(calls, one.arrivals, WARM_SHARE)) for calls, one in zip(found.cells, asked, strict=True)]
+    return [measured(calls, one.arrivals, WARM_SHARE) for calls, one in zip(found.cells, asked, strict=True)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -72,10 +71,11 @@ class Grid:
         self.loads: list[tuple[float, float, float]] = []
 
     def pass_over(self, until: float) -> Iterator[tuple[int, int]]:
-        """Run the cells in a new order; yield how many are done of how many. Ends early at `until`, of the wall."""
+        """Run the cells in a new order; yield how many are done of how many. Ends early at `until`, of the driver's
+        clock."""
         order = self._rng.sample(self._cells, len(self._cells))
         for done, cell in enumerate(order, 1):
-            if time.monotonic() > until:
+            if self.driver.clock() > until:
                 return
             self._run(cell)
             yield done, len(order)
