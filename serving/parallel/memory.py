@@ -51,4 +51,6 @@ class Shared:
     def close(self) -> None:
         """Overwrite it with zeros, for every process that has it, and give it back when nothing refers to it."""
         self.bytes.zero_()
+        # The mapping has a descriptor of its own, which goes with the last view.
+        del self.bytes, self.map
         os.close(self.fd)

@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 _ENVIRONMENT = ("CUDA_", "LD_LIBRARY_PATH", "NCCL_", "NVIDIA_", "TORCHINDUCTOR_", "TRITON_", "HOME", "TMPDIR", "XDG_")
 _START_SECONDS = 900.0  # a large checkpoint from a slow disk
 _END_SECONDS = 2.0
+_LOOK_SECONDS = 0.1
 _MESSAGE_BYTES = 1 << 16
 
 
@@ -94,6 +95,16 @@ class Ranks:
     def count(self) -> int:
         """Return how many ranks the replica has, rank 0 included."""
         return self._settings.ranks
+
+    @property
+    def pids(self) -> list[int]:
+        """Return the process ids of the other ranks."""
+        return [child.process.pid for child in self._children]
+
+    @property
+    def meeting(self) -> str:
+        """Return the path by which the ranks found one another."""
+        return self._settings.meeting
 
     def wait_loaded(self) -> None:
         """Wait until every rank has loaded its weights; `locked` is known then.
@@ -154,7 +165,11 @@ class Ranks:
 
     def abandon(self, error: BaseException) -> None:
         """End all ranks: rank 0 has left a step at a place that the others do not know."""
-        self._lose(f"rank 0 failed in a step ({type(error).__name__})")
+        ended = []
+        for child in self._children:
+            with contextlib.suppress(subprocess.TimeoutExpired):  # its sockets close a moment before it has ended
+                ended.append(f"rank {child.rank} has ended with status {child.process.wait(_LOOK_SECONDS)}")
+        self._lose(", ".join(ended) or f"a step failed on rank 0, or another rank was late ({type(error).__name__})")
 
     def _await(self, count: int) -> None:
         """Wait until every rank has carried out the first `count` commands."""
@@ -195,7 +210,8 @@ class Ranks:
                 except Exception as error:
                     problem = error  # the others' answers are still to be read
                 for child in self._children:
-                    problem = self._answer(child, number) or problem
+                    refusal = self._answer(child, number)
+                    problem = problem or refusal
                 if problem is not None:
                     raise problem
             finally:

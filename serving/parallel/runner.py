@@ -28,15 +28,15 @@ class LeadingRunner(TorchRunner):
 
     def __init__(self, model: Llama, kv: PagedKV, adapters: ResidentAdapters, ranks: Ranks) -> None:
         super().__init__(model, kv, adapters)
-        self._ranks = ranks
+        self.ranks = ranks
 
     def compute(self, work: StepWork) -> tuple[torch.Tensor, BatchMetadata | None]:
         """Have every rank compute its part of a step."""
-        self._ranks.tell(wire.Step.of(work))
+        self.ranks.tell(wire.Step.of(work))
         try:
             return super().compute(work)
         except BaseException as error:
-            self._ranks.abandon(error)
+            self.ranks.abandon(error)
             raise
 
     def zero(self, blocks: Iterable[int]) -> None:
@@ -44,8 +44,8 @@ class LeadingRunner(TorchRunner):
         gone = list(blocks)
         super().zero(gone)
         with contextlib.suppress(RanksLost):  # a rank that is gone has no memory left
-            self._ranks.tell(wire.Zero(gone))
-            self._ranks.settle()
+            self.ranks.tell(wire.Zero(gone))
+            self.ranks.settle()
 
 
 class ShardedReservation(Reservation):
