@@ -70,7 +70,10 @@ class Follower:
                 assert self._torch is not None
                 self._torch.compute(command.work())
             case wire.GpuStep():
-                self._compute_on_gpu(command)
+                from serving.parallel.gpu import follow_step  # imported late, as below
+
+                assert self._gpu is not None
+                follow_step(self._gpu, command)
             case wire.Zero(blocks):
                 self.kv.zero(blocks)
             case wire.Reserve(number, pages):
@@ -122,20 +125,6 @@ class Follower:
     def _connect(self) -> None:
         s = self._settings
         self._model.collectives = Collectives(Path(s.meeting), s.rank, s.ranks, self.device, s.seconds)
-
-    def _compute_on_gpu(self, command: wire.GpuStep) -> None:
-        from serving.runner.gpu import GpuWork
-        from serving.runner.step_graphs import Shape
-
-        runner = self._gpu
-        assert runner is not None
-        runner.buffer.begin()
-        runner.buffer.used(command.entries)[:] = command.buffer()
-        runner.compute(
-            GpuWork(
-                Shape(*command.shape), command.units, command.entries, command.slots, command.counts, command.copies
-            )
-        )
 
 
 def follow(plans_fd: int, loads_fd: int, places_fd: int) -> int:

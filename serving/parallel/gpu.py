@@ -12,11 +12,20 @@ from serving.parallel import wire
 from serving.parallel.collectives import Summed
 from serving.parallel.ranks import Ranks, RanksLost
 from serving.runner.gpu import GpuRunner, GpuWork
+from serving.runner.step_graphs import Shape
 from serving.steps import ComputedStep, StepPlan
 
 
 class ShardedGpuLlama(Summed, GpuLlama):  # type: ignore[misc]  # a static method becomes one of the instance
     """The model of one rank. Set `collectives` before the first step."""
+
+
+def follow_step(runner: GpuRunner, command: wire.GpuStep) -> None:
+    """Compute another rank's part of a step that rank 0 has laid out."""
+    c = command
+    runner.buffer.begin()
+    runner.buffer.used(c.entries)[:] = c.buffer()
+    runner.compute(GpuWork(Shape(*c.shape), c.units, c.entries, c.slots, c.counts, c.copies))
 
 
 class LeadingGpuRunner(GpuRunner):
