@@ -325,7 +325,8 @@ def _assemble(
         sharing=sharing,
     )
     if ranks is not None:
-        engine.on_end, ranks.on_lost = ranks.close, engine.fail
+        engine.on_end = ranks.close
+        ranks.when_lost(engine.fail)
     _return_freed_memory()
     if memory.card is not None:
         free, total = torch.cuda.mem_get_info(device)

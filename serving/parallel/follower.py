@@ -76,6 +76,7 @@ class Follower:
                 follow_step(self._gpu, command)
             case wire.Zero(blocks):
                 self.kv.zero(blocks)
+                self._finish()
             case wire.Reserve(number, pages):
                 with self._arrived:
                     self._loads[number] = self.pool.reserve(pages)
@@ -84,8 +85,10 @@ class Follower:
                 self.pool.publish(slot, self._loads.pop(number))
             case wire.Cancel(number):
                 self.pool.cancel(self._loads.pop(number))
+                self._finish()
             case wire.Evict(slot):
                 self.pool.evict(slot)
+                self._finish()
             case wire.Blend(slot, parts):
                 self.pool.blend(slot, parts)
             case wire.Stop():
@@ -121,6 +124,11 @@ class Follower:
             max_blocks=-(-s.max_len // s.block_size),
             graphs=None,
         )
+
+    def _finish(self) -> None:
+        """Wait until the device has erased what it was told to: rank 0 takes the answer for that."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
     def _connect(self) -> None:
         s = self._settings

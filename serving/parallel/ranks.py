@@ -1,7 +1,7 @@
 """Rank 0's hold on the other ranks: their start, what they are told, how they end, and how the replica ends with them.
 
 The other ranks are children of this process. They die with it (the kernel sees to that), and when one of them dies or
-is late, `on_lost` is called once, the others are killed, and nothing can be told to them any more.
+is late, the replica is told once, the others are killed, and nothing can be told to them any more.
 """
 
 from __future__ import annotations
@@ -59,8 +59,7 @@ class _Child:
 
 
 class Ranks:
-    """Ranks 1 to N - 1 of a replica. Start it, build rank 0's part meanwhile, then `wait_loaded` and
-    `connect`.
+    """Ranks 1 to N - 1 of a replica. Start it, build rank 0's part meanwhile, then `wait_loaded` and `connect`.
 
     Commands belong to the engine's thread; `load` may be called from any thread.
 
@@ -70,7 +69,6 @@ class Ranks:
     """
 
     def __init__(self, settings: RankSettings, model: ModelConfig) -> None:
-        self.on_lost: Callable[[str], None] = lambda reason: None
         self.lost: str | None = None
         self.locked, self.must_lock = True, False
         self._settings, self._model = settings, model
@@ -78,6 +76,7 @@ class Ranks:
         self._sent, self._loads = 0, 0
         self._lock, self._load_lock = threading.Lock(), threading.Lock()
         self._closing = False
+        self._on_lost: Callable[[str], None] = lambda reason: None
         self._started = threading.Event()
         self._wake, self._wakes = socket.socketpair()
         self._places = memory.Shared(memory.create(wire.PLACES * settings.command_bytes))
@@ -253,8 +252,15 @@ class Ranks:
 
     # -- start and end ----------------------------------------------------------------------------------------------
 
+    def when_lost(self, call: Callable[[str], None]) -> None:
+        """Have `call` called with the reason, once, when a rank is lost; at once if one is lost already."""
+        with self._lock:
+            self._on_lost, lost = call, self.lost
+        if lost is not None:
+            call(lost)
+
     def close(self) -> None:
-        """End all ranks and wait for them. Idempotent."""
+        """End all ranks and wait for them, in the engine's thread when no load runs any more. Idempotent."""
         with self._lock:
             first, self._closing = not self._closing, True
         if not first:
@@ -266,6 +272,11 @@ class Ranks:
             self._wakes.send(b"\0")
         if self._watcher.is_alive():
             self._watcher.join()
+        for child in self._children:
+            child.plans.close()
+            child.loads.close()
+        self._wake.close()
+        self._wakes.close()
         self._places.close()
 
     def _lose(self, reason: str) -> None:
@@ -274,11 +285,11 @@ class Ranks:
             if self.lost is not None or self._closing:
                 self.lost = self.lost or reason
                 return
-            self.lost = reason
+            self.lost, tell = reason, self._on_lost
         log.error("tensor parallelism: %s; this replica ends", reason)
         for child in self._children:
             child.process.kill()
-        self.on_lost(reason)
+        tell(reason)
 
     def _watch(self) -> None:
         """Start the ranks, and wait until one ends or `close` is called. All have ended when this returns."""
@@ -309,10 +320,6 @@ class Ranks:
                 child.process.wait(_END_SECONDS)
             child.process.kill()
             child.process.wait()
-            child.plans.close()
-            child.loads.close()
-        self._wake.close()
-        self._wakes.close()
         shutil.rmtree(Path(self._settings.meeting).parent, ignore_errors=True)
 
     def _spawn(self, rank: int) -> _Child:

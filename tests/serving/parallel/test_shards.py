@@ -13,11 +13,13 @@ from lora_kernels import ShapeError
 from serving.errors import ConfigError
 from serving.models.config import ModelConfig
 from serving.parallel.cargo import Cargo, read_cargo
+from serving.parallel.part import load_part
 from serving.parallel.shards import Shard, check_ranks, possible_ranks
 from serving.parallel.wire import Most, Step, Zero, decode, encode
 from serving.runner.work import StepWork
 from tests.serving.models.families import FAMILIES, build
-from tests.serving.parallel.together import BLOCK, hidden_states, rank_runner, together, whole_runner
+from tests.serving.models.integer_checkpoints import quantised
+from tests.serving.parallel.together import BLOCK, CPU, F32, hidden_states, rank_runner, together, whole_runner
 from tests.serving.runner.driver import random_adapter
 
 PROMPT, OTHER = 30, 9
@@ -148,3 +150,18 @@ def test_a_step_travels_exactly_and_within_its_place() -> None:
     step = Step(*(part.tobytes() for part in (rows, rows, rows, rows, big, rows, pairs, every)))
     assert len(encode(step)) <= most.command_bytes
     assert len(encode(Zero([2**31] * 4000))) <= most.command_bytes
+
+
+@pytest.mark.parametrize("kind", ["GPTQ, 4 bits", "compressed-tensors, 8 bits, channels"])
+def test_a_part_of_a_checkpoint_in_integers_is_that_of_its_numbers(kind: str, tmp_path: Path) -> None:
+    sizes = {"hidden_size": 128, "intermediate_size": 192, "num_attention_heads": 4, "num_key_value_heads": 2}
+    build("llama", **sizes).save_pretrained(tmp_path / "source")
+    packed = quantised(tmp_path / "source", tmp_path / "packed", kind)
+    for shard in (Shard(0, 2), Shard(1, 2)):
+        found, expected = (
+            load_part(folder, ModelConfig.from_dir(folder), shard, F32, CPU)
+            for folder in (packed, tmp_path / "packed-plain")
+        )
+        for one, other in zip(found.layers, expected.layers, strict=True):
+            for name in ("qkv", "o", "gate_up", "down"):
+                torch.testing.assert_close(getattr(one, name), getattr(other, name))
