@@ -61,6 +61,9 @@ class AdapterPool:
     BackendError where it cannot run.
     """
 
+    # What `reserve` makes: another kind where a write has more to do than to fill these pages.
+    RESERVATION: type[Reservation] = Reservation
+
     def __init__(
         self,
         spec: PoolSpec,
@@ -149,7 +152,7 @@ class AdapterPool:
             if memory is not None:
                 self.extras.give_back(memory)
             raise
-        return Reservation(self._store, pages_taken, self.backend.copy, self.max_error, self._staging, memory)
+        return self.RESERVATION(self._store, pages_taken, self.backend.copy, self.max_error, self._staging, memory)
 
     def publish(self, slot: int, reservation: Reservation) -> None:
         """Make a written reservation `slot`: small tables change, no weight is touched; unused pages are free again.

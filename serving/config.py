@@ -49,6 +49,12 @@ class ServingConfig:
     ] = "auto"
     device: Annotated[str, "cpu, cuda, or auto"] = "auto"
     threads: Annotated[int, "CPU threads for the forward pass; 0: every core it may use, CPU quotas included"] = 0
+    tensor_parallel: Annotated[
+        int, "processes that compute each step together, on a GPU each; sizes of memory are those of each process"
+    ] = 1
+    tensor_parallel_timeout_s: Annotated[
+        float, "seconds that these processes wait for one another before the replica ends"
+    ] = 30.0
     max_model_len: Annotated[int, "longest prompt plus output; 0: what model and KV cache allow"] = 0
     gpu_memory_fraction: Annotated[float, "share of a GPU's memory that this replica takes, with its weights"] = 0.9
     kv_cache_mb: Annotated[int, "memory for the KV cache, in MiB; 0: 512 on a CPU, what a GPU has left"] = 0
@@ -137,6 +143,8 @@ class ServingConfig:
             ("adapter_idle_s", 0),
             ("max_body_bytes", 1024),
             ("threads", 0),
+            ("tensor_parallel", 1),
+            ("tensor_parallel_timeout_s", 1),
             ("max_model_len", 0),
             ("request_timeout_s", 1),
             ("shutdown_grace_s", 0),
@@ -157,6 +165,25 @@ class ServingConfig:
                 "--max-batched-tokens must be at least --max-num-seqs, or decodes would starve one another"
             )
 
+        self._check_tensor_parallel()
+
+    def _check_tensor_parallel(self) -> None:
+        """Raise ConfigError for what several ranks do not compute; docs/tensor-parallel.md has the list."""
+        if self.tensor_parallel == 1:
+            return
+        for flag, value, refused in (
+            ("--dtype", self.dtype, self.dtype == "int8"),
+            ("--kv-dtype", self.kv_dtype, self.kv_dtype in ("bfloat16", "int8")),
+            ("--adapter-dtype", self.adapter_dtype, self.adapter_dtype == "int8"),
+            ("--kv-disk", self.kv_disk, self.kv_disk is not None),
+            ("--kv-host-gb", f"{self.kv_host_gb:g}", self.kv_host_gb > 0),
+        ):
+            if refused:
+                raise ConfigError(
+                    f"{flag} {value}: not with --tensor-parallel {self.tensor_parallel}; leave it out, or serve with "
+                    "one process"
+                )
+
     def on(self, device_type: str) -> ServingConfig:
         """Return the settings on "cpu" or "cuda": sizes left at 0 get that device's defaults.
 
@@ -167,6 +194,8 @@ class ServingConfig:
         rows = self.max_batched_tokens or max(default["max_batched_tokens"], self.max_num_seqs)
         sizes: dict[str, Any] = {name: getattr(self, name) or value for name, value in default.items()}
         sizes["max_batched_tokens"] = rows
+        if self.tensor_parallel > 1 and device_type == "cpu" and self.dtype == "auto":
+            sizes["dtype"] = "float32"  # ranks on a CPU compute in plain torch, which emulates bfloat16
         sizes["max_num_seqs"] = self.max_num_seqs or min(default["max_num_seqs"], rows)
         return dataclasses.replace(self, **sizes)
 
@@ -190,7 +219,8 @@ class ServingConfig:
 
     @property
     def thread_count(self) -> int:
-        return self.threads or available_cores()
+        """CPU threads of each process."""
+        return self.threads or max(1, available_cores() // self.tensor_parallel)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -30,6 +31,10 @@ from serving.kv_levels import build_tiers
 from serving.memory import available_bytes
 from serving.models.config import ModelConfig
 from serving.models.llama import pool_spec
+from serving.parallel.ranks import Ranks
+from serving.parallel.runner import ShardedPool
+from serving.parallel.shards import check_ranks
+from serving.parallel.start import AdapterMemory, lead, serves_on, start_ranks
 from serving.runner import (
     Precision,
     RunnerSettings,
@@ -50,6 +55,7 @@ from serving.trace import Trace
 
 log = logging.getLogger(__name__)
 
+_CUDA = torch.device("cuda")
 # Share of a step's time in which loads have the cores to themselves; see `Gate`.
 _LOAD_PAUSE = 0.1
 
@@ -103,7 +109,8 @@ class _Memory:
 
 def _plan_memory(config: ServingConfig, model: ModelConfig, precision: Precision, device: torch.device) -> _Memory:
     """Derive the sizes of KV cache and adapter pool. Raises ConfigError when the settings leave no room."""
-    block = bytes_per_block(model, config.block_size, precision, device)
+    several = config.tensor_parallel > 1
+    block = bytes_per_block(model, config.block_size, precision, device, plain=several)
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         return plan_gpu(config, model, precision, block, Card(total=total, free=free))
@@ -116,7 +123,7 @@ def _plan_memory(config: ServingConfig, model: ModelConfig, precision: Precision
     pages = (config.adapter_memory_mb << 20) // page
     if pages < 1:
         raise ConfigError(f"--adapter-memory-mb {config.adapter_memory_mb}: one page takes {page >> 20} MiB")
-    if not config.elastic_memory or not has_kernels(device):
+    if not config.elastic_memory or config.tensor_parallel > 1 or not has_kernels(device):
         return _Memory(block, blocks, pages, max_len, None)
     # At every position of the boundary there is room for a sequence of any length and an adapter of any rank.
     boundary = boundary_between(
@@ -141,7 +148,7 @@ def plan_gpu(config: ServingConfig, model: ModelConfig, precision: Precision, bl
         samples=samples,
         drafts=config.max_draft_rows,
         max_len=longest,
-        graphs=len(StepGraphs(rows, samples).shapes()),
+        graphs=0 if config.tensor_parallel > 1 else len(StepGraphs(rows, samples).shapes()),
     )
     units = Units(
         block=block,
@@ -154,7 +161,7 @@ def plan_gpu(config: ServingConfig, model: ModelConfig, precision: Precision, bl
     plan = plan_card(
         card,
         units,
-        weights=weight_bytes(model, size, eight_bits=keeps_eight_bits(model, torch.device("cuda"))),
+        weights=weight_bytes(model, size, eight_bits=config.tensor_parallel == 1 and keeps_eight_bits(model, _CUDA)),
         reserve={
             **step_bytes(model, steps, size, spec.max_rank),
             "extras of adapters": config.adapter_extras_mb * MIB,
@@ -217,9 +224,10 @@ def build_engine(
     device = choose_device(config.device)
     config = config.on(device.type)
     precision = choose_precision(config.dtype, device, config.kv_dtype, config.adapter_dtype)
-    model = base.config
-    memory = _plan_memory(config, model, precision, device)
-    pool = BlockPool(memory.blocks, config.block_size, caching=config.prefix_caching)
+    model, count = base.config, config.tensor_parallel
+    if count > 1:
+        check_ranks(model, count)
+    memory = _plan_memory(config, serves_on(model, count), precision, device)
     log.info(
         "loading %s as %s on %s, adapters as %s, %d threads",
         base.folder,
@@ -230,9 +238,48 @@ def build_engine(
     )
     for line in () if memory.card is None else memory.card.table():
         log.info("GPU memory: %s", line)
+    settings = RunnerSettings(
+        folder=base.folder,
+        model=model,
+        device=device,
+        precision=precision,
+        num_blocks=memory.blocks,
+        block_size=config.block_size,
+        max_len=memory.max_len,
+        max_rows=config.max_batched_tokens,
+        max_sequences=config.max_num_seqs,
+        threads=config.thread_count,
+        max_draft_rows=config.max_draft_rows,
+    )
+    ranks = None
+    if count > 1:
+        pages = AdapterMemory(pages=memory.pages, slots=config.adapter_slots, private=source.leased)
+        ranks = start_ranks(settings, count, pages, config.tensor_parallel_timeout_s)
+    try:
+        return _assemble(config, base, source, memory, settings, ranks, must_lock=must_lock)
+    except BaseException:
+        if ranks is not None:
+            ranks.close()
+        raise
+
+
+def _assemble(
+    config: ServingConfig,
+    base: Base,
+    source: AdapterSource,
+    memory: _Memory,
+    settings: RunnerSettings,
+    ranks: Ranks | None,
+    *,
+    must_lock: bool,
+) -> Engine:
+    """Load the base model and put the engine together. ranks: the others, which load theirs meanwhile"""
+    device, precision = settings.device, settings.precision
+    pool = BlockPool(memory.blocks, config.block_size, caching=config.prefix_caching)
     # Before the weights are loaded: a system that refuses the lock is known at once.
-    adapter_pool = AdapterPool(
-        pool_spec(model),
+    make_pool = AdapterPool if ranks is None else partial(ShardedPool, ranks)
+    adapter_pool: AdapterPool = make_pool(
+        pool_spec(serves_on(settings.model, config.tensor_parallel)),
         memory.pages,
         config.adapter_slots,
         precision.adapters,
@@ -250,22 +297,10 @@ def build_engine(
         idle_seconds=config.adapter_idle_s,
         clock=clock,
     )
-    runner = choose_runner(
-        RunnerSettings(
-            folder=base.folder,
-            model=model,
-            device=device,
-            precision=precision,
-            num_blocks=memory.blocks,
-            block_size=config.block_size,
-            max_len=memory.max_len,
-            max_rows=config.max_batched_tokens,
-            max_sequences=config.max_num_seqs,
-            threads=config.thread_count,
-            max_draft_rows=config.max_draft_rows,
-        ),
-        adapters,
-    )
+    runner = choose_runner(settings, adapters) if ranks is None else lead(settings, ranks, adapters)
+    if ranks is not None and source.leased:
+        adapter_pool.locked = ranks.must_lock = adapter_pool.locked and ranks.locked
+        _check_lock(adapter_pool, memory.pages, must_lock)
     adapters.pipeline.base = runner.linears
     tiers = build_tiers(config, device, pool, runner.kv, memory.block_bytes)
     planner = Planner(
@@ -308,6 +343,9 @@ def build_engine(
         sharing=sharing,
         clock=clock,
     )
+    if ranks is not None:
+        engine.on_end = ranks.close
+        ranks.when_lost(engine.fail)
     _return_freed_memory()
     if memory.card is not None:
         free, total = torch.cuda.mem_get_info(device)

@@ -92,6 +92,8 @@ class ResidentSet:
         if entry.pages > self.page_limit:
             return f"{entry.pages} pages, the pool has {self.page_limit}"
         if entry.extra_bytes > (limit := self.pool.extras.limit):
+            if not limit:
+                return "memory for DoRA, biases, trained tokens or an adapted head, and this replica has none"
             return f"{entry.extra_bytes} bytes for its extras, there are {limit}"
         return None
 

@@ -44,6 +44,8 @@ class Engine:
     make_output: builds the detokenizer of one request
     eos_token_ids: tokens that end a completion unless it ignores them
     sharing: moves memory between adapters and KV; None: each has its own
+    on_end: called last in the engine's thread, when all memory is zeroed
+    failure: why the replica must end, None while it need not; on_failure: called then, in the thread that found out
     trace: receives the times of each step's parts
     """
 
@@ -73,6 +75,9 @@ class Engine:
         self._inbox = Inbox()
         adapters.on_arrival = planner.restores.tiers.on_arrival = self._inbox.wake
         self._active = ActiveRequests(make_output, eos_token_ids, self._finished, planner.tables)
+        self.on_end: Callable[[], None] = _nothing
+        self.on_failure: Callable[[], None] = _nothing
+        self.failure: str | None = None
         self._launched: deque[Launched] = deque()
         self._committed_at = self._next_poll_at = 0.0
         self._draining = self._stopping = False
@@ -160,6 +165,14 @@ class Engine:
         if self._thread.is_alive():
             self._thread.join()
 
+    def fail(self, reason: str) -> None:
+        """End at once, because a part that every request needs is gone: all requests fail with EngineStopped. From any
+        thread; does not wait."""
+        self.failure = self.failure or reason
+        self._draining = self._stopping = True
+        self._inbox.wake()
+        self.on_failure()
+
     # -- the engine thread ------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -187,6 +200,7 @@ class Engine:
             self.planner.restores.tiers.close()
             self.adapters.close()
             self.trace.close()
+            self.on_end()
 
     def step(self) -> bool:
         """Run one turn. Where the runner overlaps, the host plans one step and commits the previous one while the
@@ -329,3 +343,7 @@ class Engine:
                 self.step()  # requests that arrive meanwhile stay in the inbox
         self.planner.pool.drop(None)
         self.stats = EngineStats(kv_blocks_total=self.planner.pool.limit)
+
+
+def _nothing() -> None:
+    """Do nothing: most replicas have no one to tell."""

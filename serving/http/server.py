@@ -4,6 +4,7 @@ at SIGTERM that drops no stream."""
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import socket
 import threading
@@ -18,6 +19,8 @@ from serving.engine import Engine
 
 STALLED_SECONDS = 60.0  # a client that acknowledges nothing for so long is gone
 _KEEP_ALIVE_SECONDS = 75
+# An engine that cannot go on fails its requests at once; a step that hangs does not keep the process longer than this.
+_FAILING_SECONDS = 4.0
 _ENDING_SECONDS = 5  # for the last events of streams that the grace was too short for
 
 
@@ -30,6 +33,16 @@ class DrainingServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, engine: Engine, grace_s: float) -> None:
         super().__init__(config)
         self._engine, self._grace = engine, grace_s
+        engine.on_failure = self._fail
+        if engine.failure is not None:
+            self._fail()
+
+    def _fail(self) -> None:
+        """End the process: the engine has failed. Streams get their error events first. Called from any thread."""
+        self.should_exit = True
+        last = threading.Timer(_FAILING_SECONDS, os._exit, (1,))
+        last.daemon = True
+        last.start()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Start a drain. Runs in the main thread, so it does not wait."""
@@ -59,7 +72,8 @@ def limit_stalls(listener: socket.socket, seconds: float = STALLED_SECONDS) -> N
 
 
 def run_server(app: ASGIApp, engine: Engine, listener: socket.socket, grace_s: float) -> bool:
-    """Serve until SIGTERM or SIGINT. Returns whether it ever started. Call it in the main thread."""
+    """Serve until SIGTERM, SIGINT or a failure of the engine. Returns whether it started and did not fail. Call it in
+    the main thread."""
     server = make_server(app, engine, grace_s)
     limit_stalls(listener)
     # Modules, tokenizer and routes are 200,000 objects that the collector would scan again and again, for 0.1 s in
@@ -74,4 +88,4 @@ def run_server(app: ASGIApp, engine: Engine, listener: socket.socket, grace_s: f
         # status before the code after the server has run.
         signal.signal(number, stop)
     server.run(sockets=[listener])
-    return server.started
+    return server.started and engine.failure is None

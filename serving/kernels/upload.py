@@ -45,6 +45,11 @@ class StepBuffer:
         self._side = (self._side + 1) % HOST_SIDES
         return self._arrays[self._side]
 
+    def used(self, of_last: int) -> Int32s:
+        """Return what `upload` copies from the host side that `begin` returned last, flat."""
+        whole: Int32s = self._hosts[self._side].numpy()
+        return whole[: self._last + of_last * self._width]
+
     def upload(self, of_last: int | None = None) -> None:
         """Start the copy to `tensors`: of the last array the first `of_last` rows (None: all), of the others all."""
         used = len(self._device) if of_last is None else self._last + of_last * self._width

@@ -34,8 +34,21 @@ def embed_scale(config: ModelConfig, dtype: torch.dtype) -> float:
     return float(torch.tensor(config.embed_scale, dtype=dtype))
 
 
+def _linear(x: torch.Tensor, weight: Linear, site: str, layer: int, adapters: BatchMetadata | None) -> torch.Tensor:
+    assert isinstance(weight, torch.Tensor)  # this reference computes with dequantised weights
+    y = functional.linear(x, weight)
+    if adapters is not None:
+        lora_apply(y, x, site, layer, adapters)
+    return y
+
+
 class Llama:
-    """A model whose only state is its weights: KV and adapters come with each call."""
+    """A model whose only state is its weights: KV and adapters come with each call.
+
+    Layers give to the residual through `_output_linear`, which the model of one rank among several sums over ranks.
+    """
+
+    _output_linear = staticmethod(_linear)
 
     def __init__(self, config: ModelConfig, weights: ModelWeights, max_len: int) -> None:
         self.config, self.weights = config, weights
@@ -60,11 +73,11 @@ class Llama:
             x = rms_norm(hidden, layer.input_norm, eps)
             qkv = _linear(x, layer.qkv, "qkv", index, adapters)
             attended = self._attention(qkv, layer, index, turns[self.config.layers[index].rope], step, kv)
-            out = _linear(attended, layer.o, "o", index, adapters)
+            out = self._output_linear(attended, layer.o, "o", index, adapters)
             hidden = hidden + (out if layer.attended_norm is None else rms_norm(out, layer.attended_norm, eps))
             x = rms_norm(hidden, layer.post_norm, eps)
             gate, up = _linear(x, layer.gate_up, "gate_up", index, adapters).chunk(2, -1)
-            out = _linear(activation(gate) * up, layer.down, "down", index, adapters)
+            out = self._output_linear(activation(gate) * up, layer.down, "down", index, adapters)
             hidden = hidden + (out if layer.fed_norm is None else rms_norm(out, layer.fed_norm, eps))
         return hidden
 
@@ -108,11 +121,3 @@ def capped(x: torch.Tensor, cap: float | None) -> torch.Tensor:
 
 def _gelu_tanh(x: torch.Tensor) -> torch.Tensor:
     return functional.gelu(x, approximate="tanh")
-
-
-def _linear(x: torch.Tensor, weight: Linear, site: str, layer: int, adapters: BatchMetadata | None) -> torch.Tensor:
-    assert isinstance(weight, torch.Tensor)  # this reference computes with dequantised weights
-    y = functional.linear(x, weight)
-    if adapters is not None:
-        lora_apply(y, x, site, layer, adapters)
-    return y

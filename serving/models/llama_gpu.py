@@ -54,11 +54,30 @@ class DeviceStep:
     counts: torch.Tensor
 
 
+def _linear(x: torch.Tensor, weight: Linear, site: str, layer: int, adapters: BatchMetadata | None) -> torch.Tensor:
+    long = len(x) >= FIRST_WRITE_ROWS and adapters is not None and adapters.has_adapters and adapters.extras is None
+    if long and isinstance(weight, torch.Tensor):
+        assert adapters is not None
+        y = lora_write(x.new_empty(len(x), len(weight)), x, site, layer, adapters)
+        return torch.addmm(y, x, weight.T, out=y)
+    if isinstance(weight, GroupedWeight):
+        y = grouped_linear(x, weight)
+    else:
+        y = scaled_linear(x, weight) if isinstance(weight, ScaledWeight) else functional.linear(x, weight)
+    if adapters is not None:
+        lora_apply(y, x, site, layer, adapters)
+    return y
+
+
 class GpuLlama:
     """A model whose only state is its weights and scratch: KV and adapters come with each call.
 
     interpreted: under Triton's interpreter, on CPU tensors
+
+    Layers give to the residual through `_output_linear`, as those of `serving.models.llama.Llama` do.
     """
+
+    _output_linear = staticmethod(_linear)
 
     def __init__(
         self, config: ModelConfig, weights: ModelWeights, max_len: int, max_tokens: int, *, interpreted: bool = False
@@ -85,13 +104,13 @@ class GpuLlama:
         for index, layer in enumerate(self.weights.layers):
             add_rms_norm(residual, delta, layer.input_norm, eps, x)
             attended = self._attention(_linear(x, layer.qkv, "qkv", index, adapters), layer, index, step, kv)
-            delta = _linear(attended, layer.o, "o", index, adapters)
+            delta = self._output_linear(attended, layer.o, "o", index, adapters)
             if layer.attended_norm is not None:
                 add_rms_norm(delta, None, layer.attended_norm, eps, delta)
             add_rms_norm(residual, delta, layer.post_norm, eps, x)
             both = _linear(x, layer.gate_up, "gate_up", index, adapters)
             active = self._activate(both, both.new_empty(len(both), config.intermediate_size))
-            delta = _linear(active, layer.down, "down", index, adapters)
+            delta = self._output_linear(active, layer.down, "down", index, adapters)
             if layer.fed_norm is not None:
                 add_rms_norm(delta, None, layer.fed_norm, eps, delta)
         add_rms_norm(residual, delta, self.weights.norm, eps, out)
@@ -130,18 +149,3 @@ class GpuLlama:
         if len(step.units):
             attend_chunks(qkv, cache, step.units, tables, counts, out, heads, size, **scores)
         return out
-
-
-def _linear(x: torch.Tensor, weight: Linear, site: str, layer: int, adapters: BatchMetadata | None) -> torch.Tensor:
-    long = len(x) >= FIRST_WRITE_ROWS and adapters is not None and adapters.has_adapters and adapters.extras is None
-    if long and isinstance(weight, torch.Tensor):
-        assert adapters is not None
-        y = lora_write(x.new_empty(len(x), len(weight)), x, site, layer, adapters)
-        return torch.addmm(y, x, weight.T, out=y)
-    if isinstance(weight, GroupedWeight):
-        y = grouped_linear(x, weight)
-    else:
-        y = scaled_linear(x, weight) if isinstance(weight, ScaledWeight) else functional.linear(x, weight)
-    if adapters is not None:
-        lora_apply(y, x, site, layer, adapters)
-    return y

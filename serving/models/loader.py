@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -181,12 +182,27 @@ class Checkpoint:
         return 1.0 + weight.float() if self.config.family.one_plus else weight
 
 
-def load_weights(
-    folder: Path, config: ModelConfig, dtype: torch.dtype, device: torch.device, *, scaled: bool = False
-) -> ModelWeights:
-    """Load the whole model on one device.
+def whole(layer: LayerWeights) -> LayerWeights:
+    """Return all of a layer: the part that a replica of one rank computes."""
+    return layer
 
+
+def load_weights(
+    folder: Path,
+    config: ModelConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    scaled: bool = False,
+    part: Callable[[LayerWeights], LayerWeights] = whole,
+    head: bool = True,
+) -> ModelWeights:
+    """Load the model on one device.
+
+    config: of the whole checkpoint
     scaled: linears in 4 and 8 bits stay so; False: they are dequantised to `dtype`
+    part: returns what to keep of a layer; the rest is not copied from the file
+    head: False: the embedding stands where the head would be, for a rank that computes no logits
 
     Norms of families that multiply with 1 + w stay float32: in 16 bits the sum would be rounded.
 
@@ -218,11 +234,12 @@ def load_weights(
     embed = placed(dense(checkpoint.embed()))
     weights = ModelWeights(
         embed=embed,
-        layers=tuple(placed_layer(checkpoint.layer(index)) for index in range(config.num_layers)),
+        layers=tuple(placed_layer(part(checkpoint.layer(index))) for index in range(config.num_layers)),
         norm=placed_norm(checkpoint.norm()),
-        head=embed if config.tied_embeddings else placed(dense(checkpoint.head())),
+        head=embed if config.tied_embeddings or not head else placed(dense(checkpoint.head())),
     )
-    checkpoint.check_all_read()
+    if head:
+        checkpoint.check_all_read()
     return weights
 
 

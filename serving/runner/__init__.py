@@ -100,9 +100,11 @@ def keeps_eight_bits(model: ModelConfig, device: torch.device) -> bool:
     return model.quantization is not None and device.type == "cuda"
 
 
-def bytes_per_block(model: ModelConfig, block_size: int, precision: Precision, device: torch.device) -> int:
-    """Return the bytes of one KV block over all layers."""
-    storage = BlockedKV if has_kernels(device) else PagedKV
+def bytes_per_block(
+    model: ModelConfig, block_size: int, precision: Precision, device: torch.device, *, plain: bool = False
+) -> int:
+    """Return the bytes of one KV block over all layers. plain: of the runner in plain torch on a CPU."""
+    storage = BlockedKV if has_kernels(device) and not plain else PagedKV
     return storage.bytes_per_block(model, block_size, precision.cache)
 
 

@@ -27,10 +27,16 @@ class StepBatches:
 
     def of(self, chunks: Sequence[Chunk]) -> BatchMetadata | None:
         """Return the metadata of `chunks`, None if all rows use the base model."""
-        slots = tuple([self._adapters.slot(chunk.sequence.digest) for chunk in chunks])
+        return self.of_rows(
+            tuple([self._adapters.slot(chunk.sequence.digest) for chunk in chunks]),
+            tuple([chunk.count for chunk in chunks]),
+        )
+
+    def of_rows(self, slots: tuple[int, ...], counts: tuple[int, ...]) -> BatchMetadata | None:
+        """Return the metadata of chunks by their slots and numbers of rows, None if all rows use the base model."""
         if all(slot < 0 for slot in slots):
             return None
-        rows = slots, tuple([chunk.count for chunk in chunks])
+        rows = slots, counts
         if self._last is None or rows != self._rows or self._last.is_stale:
             self._rows, self._last = rows, BatchMetadata.build(*rows, self._adapters.pool)
         return self._last

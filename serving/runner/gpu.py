@@ -6,7 +6,8 @@ host does not know yet takes it from the previous step's samples, which are stil
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -31,6 +32,24 @@ from serving.trace import NO_TRACE, Tracer
 _DECODE_TILE_ROWS = 16
 # Predicted: 16-bit products of an H100 take as long as its reading of the weights at 295 rows (990 TFLOP/s, 3.35 TB/s).
 _CHEAP_ROWS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class GpuWork:
+    """A step whose rows lie in the buffer's host side, for every rank of a replica.
+
+    units: how many of the uploaded units to look at; the device knows how many there are
+    entries: new entries of block tables
+    slots, counts: the adapter slot and the rows of each chunk
+    copies: pairs of KV blocks to copy before anything else
+    """
+
+    shape: Shape
+    units: int
+    entries: int
+    slots: Sequence[int]
+    counts: Sequence[int]
+    copies: Sequence[tuple[int, int]]
 
 
 class GpuRunner:
@@ -71,7 +90,7 @@ class GpuRunner:
         self._max_samples = max_samples
         self._tables = DeviceTables(max_samples, max_blocks, device)
         self._head = Head(model, adapters, max_rows, max_samples + max_draft_rows, device)
-        self._buffer = StepBuffer({**self._layout.shapes, **self._head.shapes, **self._tables.shapes}, device)
+        self.buffer = StepBuffer({**self._layout.shapes, **self._head.shapes, **self._tables.shapes}, device)
         self._hidden = torch.zeros(max_rows, embed.shape[1], dtype=embed.dtype, device=device)
         pages = adapters.pool.spec.max_pages
         decodes = decode_rows(max_samples)[-1]
@@ -108,29 +127,37 @@ class GpuRunner:
     def give_back(self, blocks: Iterable[int]) -> None:
         """Do nothing: memory is not elastic here."""
 
+    def compute(self, work: GpuWork) -> BatchMetadata | None:
+        """Launch the forward pass of the rows in the buffer's host side. Returns their adapters."""
+        self.kv.copy(work.copies)
+        self.buffer.upload(work.entries)
+        self._tables.update(self.buffer.tensors["table_entries"], work.entries)
+        shape, batch = work.shape, None
+        if shape.adapted:
+            batch = self._batch(shape, [*work.slots, -1], [*work.counts, shape.rows - sum(work.counts)])
+        graph = self._graphs.find(shape)
+        if graph is not None and (batch is None or batch.extras is None):  # graphs have no launches for extras
+            graph.replay()
+        else:
+            self._forward(shape, work.units, batch)
+        return batch
+
     def _launch(self, plan: StepPlan) -> GpuStep:
-        self.kv.copy(plan.copies)
         step = pack_rows(plan.chunks)
+        batch = self.compute(self._lay_out(plan, step))
+        return self._head.launch(plan, step, self._hidden, self.buffer.tensors, batch)
+
+    def _lay_out(self, plan: StepPlan, step: PackedRows) -> GpuWork:
+        """Write a step's rows to the buffer's next host side. Returns the rest of what computing them needs."""
         slots = [self.adapters.slot(chunk.sequence.digest) for chunk in step.chunks]
         shape = self._graphs.shape_of(
             step.rows, mixes=step.tokens < len(step.chunks), adapted=any(slot >= 0 for slot in slots)
         )
-        arrays = self._buffer.begin()
+        arrays = self.buffer.begin()
         units = self._layout.fill(arrays, step, self._sources(step), self._tables, shape.rows)
         self._head.fill(arrays, step)
-        self._buffer.upload(self._tables.fill(arrays["table_entries"]))
-        self._tables.update(self._buffer.tensors["table_entries"])
-        batch = None
-        if shape.adapted:
-            padding = shape.rows - step.rows
-            batch = self._batch(shape, [*slots, -1], [*step.counts.tolist(), padding])
-        graph = self._graphs.find(shape)
-        extras = None if batch is None else batch.extras
-        if graph is not None and extras is None:  # graphs have no launches for extras
-            graph.replay()
-        else:
-            self._forward(shape, units, batch)
-        return self._head.launch(plan, step, self._hidden, self._buffer.tensors, batch)
+        entries = self._tables.fill(arrays["table_entries"])
+        return GpuWork(shape, units, entries, slots, step.counts.tolist(), plan.copies)
 
     def _sources(self, step: PackedRows) -> list[int]:
         """Return the place of each token in flight among the samples of the previous step, in the order of rows."""
@@ -147,7 +174,7 @@ class GpuRunner:
 
         units: how many of the uploaded units to look at; the device knows how many there are
         """
-        t, rows = self._buffer.tensors, shape.rows
+        t, rows = self.buffer.tensors, shape.rows
         sources = t["sources"][:rows]
         ids = torch.where(sources >= 0, self._head.tokens[sources.clamp(min=0)], t["token_ids"][:rows])
         ids = ids.clamp(min=0)  # a row that failed has no token; what follows it is dropped
@@ -175,12 +202,12 @@ class GpuRunner:
 
     def _prepare(self, shape: Shape) -> Callable[[], object]:
         """Upload a step of padding rows that reaches every kernel of a shape; returns its forward pass."""
-        arrays, rows = self._buffer.begin(), shape.rows
+        arrays, rows = self.buffer.begin(), shape.rows
         tokens = min(rows - shape.mixes, self._max_samples)
         self._layout.fill_padding(arrays, self._tables.padding, rows)
         arrays["counts"][:3] = tokens, int(shape.mixes), rows
         arrays["units"][0] = rows - 1, 1, 0, self._tables.padding
-        self._buffer.upload(0)
+        self.buffer.upload(0)
         units = self._layout.most_units(rows) if shape.mixes else 0
         batch = self._batch(shape, [0], [rows]) if shape.adapted else None
         return partial(self._forward, shape, units, batch)

@@ -75,9 +75,8 @@ class DeviceTables:
             entries[:count, 0], entries[:count, 1] = self._places, self._blocks
         return count
 
-    def update(self, entries: torch.Tensor) -> None:
-        """Launch the update of the device's table by the uploaded entries."""
-        count = len(self._places)
+    def update(self, entries: torch.Tensor, count: int) -> None:
+        """Launch the update of the device's table by the first `count` uploaded entries."""
         if count:
             self.device.view(-1).index_put_((entries[:count, 0],), entries[:count, 1])
             self._places, self._blocks = [], []

@@ -7,15 +7,17 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
+from lora_kernels import BatchMetadata
 from serving.core import Sequence as Running
-from serving.kv.inputs import PrefillChunk, StepInputs
 from serving.kv.paged import PagedKV
 from serving.models.linears import TorchLinears
 from serving.models.llama import Llama
 from serving.ports import ResidentAdapters
 from serving.runner.adapters import StepBatches, extras_of
+from serving.runner.packing import pack_step
+from serving.runner.work import StepWork
 from serving.sampling import embed, sample, score
-from serving.steps import Chunk, ComputedStep, SampledToken, StepPlan
+from serving.steps import ComputedStep, SampledToken, StepPlan
 from serving.trace import NO_TRACE, Tracer
 
 
@@ -49,13 +51,10 @@ class TorchRunner:
 
     def execute(self, plan: StepPlan) -> Sequence[SampledToken]:
         """Compute a step: write KV for all chunks and return one answer per sampling chunk, in plan order."""
-        self.kv.copy(plan.copies)
-        copied = {target for _, target in plan.copies}
-        self.kv.zero([block for block in plan.fresh_blocks if block not in copied])
         # Single tokens first, both decodes and ends of prefills: attention computes them together.
         chunks = sorted(plan.chunks, key=lambda chunk: chunk.count > 1)
-        batch = self._batches.of(chunks)
-        hidden = self.model.forward(self._inputs(chunks), self.kv, batch)
+        slots = [self.adapters.slot(chunk.sequence.digest) for chunk in chunks]
+        hidden, batch = self.compute(StepWork.of(plan, pack_step(chunks, self.kv.block_size), slots))
         answers: dict[int, SampledToken] = {}
         for embedding in (False, True):
             rows, sequences, end = [], [], 0
@@ -83,6 +82,13 @@ class TorchRunner:
                 score([(chunk.sequence, positions)], some_rows, self._logits)
         return [answers[id(chunk.sequence)] for chunk in plan.chunks if chunk.samples]
 
+    def compute(self, work: StepWork) -> tuple[torch.Tensor, BatchMetadata | None]:
+        """Write the KV of all rows. Returns their hidden states before the final norm, and their adapters."""
+        self.kv.copy(work.copies.tolist())
+        self.kv.zero(work.stale.tolist())
+        batch = self._batches.of_rows(tuple(work.slots.tolist()), tuple(work.counts.tolist()))
+        return self.model.forward(work.inputs(self.kv.block_size, self._device), self.kv, batch), batch
+
     def _logits(self, sequence: Running, hidden: torch.Tensor) -> torch.Tensor:
         return self.model.logits(hidden, extras_of(self.adapters, sequence))
 
@@ -92,35 +98,3 @@ class TorchRunner:
 
     def give_back(self, blocks: Iterable[int]) -> None:
         """Do nothing: memory is not elastic here."""
-
-    def _inputs(self, chunks: Sequence[Chunk]) -> StepInputs:
-        size = self.kv.block_size
-        tokens: list[int] = []
-        positions: list[int] = []
-        slots: list[int] = []
-        prefills, decodes = [], []
-        for chunk in chunks:
-            blocks, end = chunk.sequence.blocks, chunk.start + chunk.count
-            if chunk.count == 1:
-                decodes.append(chunk)
-            else:
-                used = torch.tensor(blocks[: -(-end // size)], device=self._device)
-                prefills.append(PrefillChunk(len(tokens), chunk.count, chunk.start, used))
-            tokens += chunk.sequence.tokens[chunk.start : end]
-            positions += range(chunk.start, end)
-            slots += [blocks[p // size] * size + p % size for p in range(chunk.start, end)]
-        tables = [chunk.sequence.blocks[: chunk.start // size + 1] for chunk in decodes]
-        width = max(map(len, tables), default=0)
-        lengths = torch.tensor([chunk.start + 1 for chunk in decodes], dtype=torch.int64, device=self._device)
-        mask = torch.arange(width * size, device=self._device)[None] < lengths[:, None]
-        return StepInputs(
-            token_ids=torch.tensor(tokens, device=self._device),
-            positions=torch.tensor(positions, device=self._device),
-            slots=torch.tensor(slots, device=self._device),
-            decodes=len(decodes),
-            block_tables=torch.tensor(
-                [t + [0] * (width - len(t)) for t in tables], dtype=torch.int64, device=self._device
-            ),
-            mask=mask[:, None, None, :],
-            chunks=tuple(prefills),
-        )

@@ -32,7 +32,7 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "Running the platform",
         (
             *("operations", "metrics", "tracing", "serving", "scale", "models", "quantized-bases", "bases"),
-            *("kv-memory", "gpu"),
+            *("kv-memory", "gpu", "tensor-parallel"),
         ),
     ),
     (

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +39,7 @@ class ReplicaProcess:
     state_dir: Path
     name: str = "tiny-replica"
     dtype: str = "float32"
+    flags: Sequence[str] = ()
     port: int = field(default_factory=lambda: _free_port())
     process: subprocess.Popen[bytes] | None = None
 
@@ -63,6 +64,7 @@ class ReplicaProcess:
             "--adapter-memory-mb",
             "8",
             *UNLOCKED,
+            *self.flags,
             "--platform-url",
             self.platform_url,
             "--advertise-url",

@@ -39,7 +39,7 @@ class Device:
         self.layout.fill(arrays, step, [0] * step.token_ids.count(-1), self.tables, rows)
         new = self.tables.fill(arrays["table_entries"])
         self.buffer.upload(new)
-        self.tables.update(self.arrays["table_entries"])
+        self.tables.update(self.arrays["table_entries"], new)
         return new
 
     def check(self, plan: StepPlan, rows: int = ROWS) -> None:
