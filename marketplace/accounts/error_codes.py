@@ -299,6 +299,7 @@ INTERNAL = frozenset(
         "protocol_version",
         "protocol_violation",
         "receipt_contradicted",
+        "grant_refused",
         "release_budget",
         "release_denied",
         "replica_enrolled",
