@@ -13,7 +13,8 @@ from django.conf import settings
 
 from marketplace.accounts.errors import Conflict, TooLarge
 from marketplace.catalog.errors import OffsetMismatch
-from marketplace.catalog.package_stores import package_store, storage_errors
+from marketplace.catalog.package_folder import storage_errors
+from marketplace.catalog.package_stores import package_store
 
 MAX_CHUNK_SIZE = 8 * 2**20  # bytes in one request
 _COPY_SIZE = 1 << 18

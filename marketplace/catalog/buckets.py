@@ -17,7 +17,7 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _PREFIX = re.compile(r"[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*")
 
 
-class BlobStoreError(ValueError):
+class BucketError(ValueError):
     """A variable says no store; the message names it and says what to do."""
 
 
@@ -38,20 +38,18 @@ class Bucket:
 
 
 def parse_bucket(source: Mapping[str, str]) -> Bucket | None:
-    """Return the bucket that the variables name, None for the folder. Raises BlobStoreError."""
+    """Return the bucket that the variables name, None for the folder. Raises BucketError."""
     url = source.get("BLOB_STORE", "")
     if not url:
         return None
     parts = urlsplit(url)
     prefix = parts.path.strip("/")
     if parts.scheme != "s3" or not _BUCKET.fullmatch(parts.netloc) or (prefix and not _PREFIX.fullmatch(prefix)):
-        raise BlobStoreError("BLOB_STORE must be s3://bucket or s3://bucket/prefix, or empty: then it is BLOB_DIR")
+        raise BucketError("BLOB_STORE must be s3://bucket or s3://bucket/prefix, or empty: then it is BLOB_DIR")
     endpoint = source.get("BLOB_S3_ENDPOINT", "").rstrip("/")
     if endpoint and (urlsplit(endpoint).scheme not in ("http", "https") or urlsplit(endpoint).path):
-        raise BlobStoreError("BLOB_S3_ENDPOINT must be http(s)://host:port, or empty for AWS")
+        raise BucketError("BLOB_S3_ENDPOINT must be http(s)://host:port, or empty for AWS")
     access, secret = source.get("BLOB_S3_ACCESS_KEY", ""), source.get("BLOB_S3_SECRET_KEY", "")
     if bool(access) != bool(secret):
-        raise BlobStoreError(
-            "BLOB_S3_ACCESS_KEY and BLOB_S3_SECRET_KEY: set both, or neither: the machine's role is used"
-        )
+        raise BucketError("BLOB_S3_ACCESS_KEY and BLOB_S3_SECRET_KEY: set both, or neither: the machine's role is used")
     return Bucket(parts.netloc, prefix, endpoint, source.get("BLOB_S3_REGION", "") or "us-east-1", access, secret)

@@ -17,7 +17,7 @@ from django.core.files import File
 from storages.backends.s3 import S3Storage
 
 from marketplace.catalog.errors import StorageUnavailable
-from marketplace.catalog.package_stores import checked, storage_errors
+from marketplace.catalog.package_folder import checked, storage_errors
 
 if TYPE_CHECKING:
     from marketplace.catalog.buckets import Bucket

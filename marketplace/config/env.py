@@ -12,7 +12,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from marketplace.catalog.buckets import BlobStoreError, Bucket, parse_bucket
+from marketplace.catalog.buckets import Bucket, BucketError, parse_bucket
 from marketplace.config.mail import Mail, MailError, parse_mail
 from protocol.origins import parse_origins
 
@@ -96,7 +96,7 @@ def _mail(source: Mapping[str, str]) -> Mail:
 def _bucket(source: Mapping[str, str]) -> Bucket | None:
     try:
         return parse_bucket(source)
-    except BlobStoreError as error:
+    except BucketError as error:
         raise EnvError(str(error)) from None
 
 

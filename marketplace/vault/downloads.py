@@ -16,7 +16,8 @@ from django.core import signing
 from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
 
-from marketplace.catalog.package_stores import FolderStore, package_store
+from marketplace.catalog.package_folder import FolderStore
+from marketplace.catalog.package_stores import package_store
 from marketplace.vault.errors import GrantRefused, UnknownPackage
 from protocol.packages import PACKAGE_PATH, PACKAGE_URL_SECONDS
 

@@ -15,7 +15,7 @@ from marketplace.accounts import services as accounts
 from marketplace.accounts.models import ApiKey, Membership, Organization, User
 from marketplace.catalog import services
 from marketplace.catalog.models import BaseModel, Model, Version
-from marketplace.catalog.package_stores import FolderStore
+from marketplace.catalog.package_folder import FolderStore
 from marketplace.catalog.services.listings import ListingText
 from marketplace.vault import services as vault_services
 from marketplace.vault.models import SigningKey
