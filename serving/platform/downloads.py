@@ -1,7 +1,7 @@
 """Downloads of sealed packages, by URLs that the platform signs for one package and a minute.
 
 A URL leads to the platform itself or to its blob store. Either gets the URL and nothing else: no session, no cookie.
-What arrives is ciphertext, and is proven genuine where it is opened; here its size, its time and its origin are bound.
+The bytes are ciphertext, and are proven genuine where they are opened; here their size, time and origin are bound.
 """
 
 from __future__ import annotations
