@@ -18,7 +18,7 @@ COPY protocol protocol
 COPY routing routing
 COPY sealed_weights sealed_weights
 COPY serving serving
-RUN pip install ".[web,guards,search,telemetry]"
+RUN pip install ".[web,guards,s3,search,telemetry]"
 COPY manage.py ./
 COPY templates templates
 COPY docs docs

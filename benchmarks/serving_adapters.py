@@ -239,7 +239,7 @@ def main(argv: list[str] | None = None) -> int:
         keys = LocalKeys()
         digests = {"plain": [str(plain.resolve(name)) for name in names]}
         digests["sealed"] = [keys.seal(folder / name, Path(sealed_folder), base.spec) for name in names]
-        store = PackageStore(Path(sealed_folder), client=None)  # type: ignore[arg-type]  # every package is in the store
+        store = PackageStore(Path(sealed_folder), downloads=None)  # type: ignore[arg-type]  # every package is in the store
         sources = {"plain": plain, "sealed": SealedAdapterSource(keys, store, base.spec)}  # type: ignore[arg-type]
         for kind, source in sources.items():
             with running(config(4), base, source) as engine:

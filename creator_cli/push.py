@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from creator_cli.adapters import CheckedAdapter, check_against
+from creator_cli.bases import choose_base
 from creator_cli.control_api import ControlApi
 from creator_cli.errors import ApiError, CliError, Interrupted, Refused
 from creator_cli.identity import load_identity, register_identity
@@ -238,16 +239,19 @@ class _Push:
     def _base(self, model: ListedModel | None) -> Base:
         bases = self.api.bases()
         listing = self.request.listing
-        if model is not None:
-            found = [base for base in bases if base.fingerprint == model.base_fingerprint]
-        elif listing is not None and listing.base:
-            found = [base for base in bases if base.is_called(listing.base)]
-        else:
-            found = bases
-        if len(found) == 1:
-            return found[0]
-        names = ", ".join(sorted({base.name for base in bases})) or "none"
-        raise CliError(f"name the base model in the listing's field base; the platform has: {names}", field="base")
+        wanted = listing.base if listing is not None and listing.base else None
+        if model is None:
+            how = "name the base model that the adapter was trained for in the listing's field base"
+            return choose_base(bases, wanted, how=how)
+        base = choose_base(bases, model.base_fingerprint, how=f"{model.name} cannot be pushed to now")
+        if wanted is not None and not base.is_called(wanted):
+            # An adapter of another base may have the same shapes, and would answer nonsense.
+            raise Refused(
+                f"{model.name} is a model for {base.name}, the listing names {wanted}",
+                field="base",
+                hint="a model keeps its base: push this adapter under another name",
+            )
+        return base
 
     def _unfinished(self, adapter: CheckedAdapter, source: str) -> tuple[PendingPush | None, Version | None]:
         """Return the interrupted push of this adapter and its version, or (None, None) if it cannot be continued."""

@@ -8,7 +8,6 @@ from uuid import UUID
 from protocol.messages import Answer, Digest, Request
 
 LEASES_PATH = "leases"
-PACKAGE_PATH = "packages/{digest}"
 
 Purpose = Literal["serve", "verify"]
 

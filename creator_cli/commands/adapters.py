@@ -9,6 +9,7 @@ import typer
 
 from creator_cli.adapters import CheckedAdapter, check_against, check_against_any, read_base_config
 from creator_cli.against_peft import check_against_peft, drop_reference, replica_facts, show_answers
+from creator_cli.bases import choose_base
 from creator_cli.commands.options import AsJson
 from creator_cli.commands.prices import copy_text
 from creator_cli.commands.reviews import say_review, state_text
@@ -44,15 +45,13 @@ def example(
     """
     out = Output(as_json=as_json)
     with open_api(load_settings()) as api:
-        bases = [found for found in api.bases() if base is None or found.is_called(base)]
+        chosen = choose_base(api.bases(), base, how=f"intarsia example {folder} --base NAME")
         name = parse_model_name(model or f"{api.me().organization}/my-model")
-    if not bases:
-        raise Refused("the platform has no such base model", field="base")
-    write_example(folder, bases[0], name)
+    write_example(folder, chosen, name)
     if as_json:
-        out.document({"folder": str(folder), "model": str(name), "base": bases[0].name})
+        out.document({"folder": str(folder), "model": str(name), "base": chosen.name})
         return
-    out.say(f"{folder}: an adapter for {bases[0].name}, and the listing {name}")
+    out.say(f"{folder}: an adapter for {chosen.name}, and the listing {name}")
     out.say(f"next: intarsia push {folder} --listing {folder / LISTING_NAME}")
 
 

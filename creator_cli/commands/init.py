@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from creator_cli.bases import base_names, choose_base
 from creator_cli.commands.options import AsJson, Yes
 from creator_cli.errors import CliError, Refused
 from creator_cli.example import LISTING_NAME
@@ -135,18 +136,12 @@ def _require_terminal(question: str) -> None:
 
 
 def _ask_base(ask: _Questions, given: str | None, bases: list[Base]) -> str:
-    """Return the fingerprint of the base: a name may come to mean another model."""
-    named = {base.line: base.fingerprint for base in bases if base.line}
-    named |= {base.name: base.fingerprint for base in reversed(bases)}
-    named |= {base.fingerprint: base.fingerprint for base in bases}
-    names = ", ".join(dict.fromkeys(base.name for base in bases))
+    """Return the fingerprint of the base: a name may come to mean another model. Among several, none is proposed."""
 
     def read(text: str) -> str:
-        if text not in named:
-            raise Refused(f"{text!r} is none of the platform's base models: {names}", field="base")
-        return named[text]
+        return choose_base(bases, text or None, how="intarsia init --base NAME").fingerprint
 
-    return ask.text(f"Base model ({names})", given, bases[0].name, read)
+    return ask.text(f"Base model ({base_names(bases)})", given, bases[0].name if len(bases) == 1 else "", read)
 
 
 def _up_to(most: int, field: str) -> Callable[[str], str]:

@@ -79,6 +79,8 @@ client_disconnected 400 the client left before its request was whole
 reserved 400 the name is reserved
 unknown_signing_key 400 the signing key is not registered
 unknown_guard 400 there is no such guard for sale to you
+ambiguous_base 400 the platform has several base models, or several of this name: name one by its fingerprint
+unknown_base 400 the platform has no such base model
 unknown_model 400 the model is not for sale to you
 nothing_asked 400 nothing was asked for
 invalid_rows 400 the rows cannot be read
@@ -288,10 +290,12 @@ CODES: Mapping[str, int] = MappingProxyType({code: status for _, rows in GROUPS 
 # Between replicas, or the commands of staff, and the platform alone: no customer sees them.
 INTERNAL = frozenset(
     {
+        "base_in_use",
         "chain_broken",
         "checkpoint_known",
         "data_key_refused",
         "invalid_ticket",
+        "line_taken",
         "no_demand",
         "not_cleared",
         "not_enrolled",
@@ -299,6 +303,7 @@ INTERNAL = frozenset(
         "protocol_version",
         "protocol_violation",
         "receipt_contradicted",
+        "grant_refused",
         "release_budget",
         "release_denied",
         "replica_enrolled",

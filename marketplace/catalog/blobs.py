@@ -1,9 +1,8 @@
-"""Sealed packages (ciphertext) on disk: `uploads/<version id>.part` while they arrive, then `packages/<digest>`."""
+"""Uploads of sealed packages (ciphertext): `BLOB_DIR/uploads/<version id>.part` until they are whole and stored."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,9 @@ from uuid import UUID
 from django.conf import settings
 
 from marketplace.accounts.errors import Conflict, TooLarge
-from marketplace.catalog.errors import OffsetMismatch, StorageUnavailable
+from marketplace.catalog.errors import OffsetMismatch
+from marketplace.catalog.package_folder import storage_errors
+from marketplace.catalog.package_stores import package_store
 
 MAX_CHUNK_SIZE = 8 * 2**20  # bytes in one request
 _COPY_SIZE = 1 << 18
@@ -26,13 +27,6 @@ class ByteStream(Protocol):
 def part_path(version_id: UUID) -> Path:
     """Return where the bytes of an unfinished upload are."""
     return Path(settings.ENV.blob_dir) / "uploads" / f"{version_id}.part"
-
-
-def package_path(digest: str) -> Path:
-    """Return where a complete package is; `digest` is 64 lower-case hex digits."""
-    if len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
-        raise ValueError("digest: must be 64 lower-case hex digits")
-    return Path(settings.ENV.blob_dir) / "packages" / digest
 
 
 def part_size(version_id: UUID) -> int:
@@ -72,7 +66,7 @@ def append(version_id: UUID, *, offset: int, stream: ByteStream, length: int) ->
     fills up, keeps what was written: the size says where to continue. Raises OffsetMismatch, StorageUnavailable.
     """
     path = part_path(version_id)
-    with _storage():
+    with storage_errors():
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb", buffering=0) as part:
@@ -88,48 +82,36 @@ def append(version_id: UUID, *, offset: int, stream: ByteStream, length: int) ->
 
 
 def keep(version_id: UUID, digest: str) -> None:
-    """Make the finished upload durable under `packages/<digest>`, leaving the part for `discard` after the commit.
+    """Make the finished upload durable in the package store, leaving the part for `discard` after the commit.
 
-    Both names point at the same bytes for a moment, so a crash on either side of the database commit loses nothing.
+    The bytes are in both places for a moment, so a crash on either side of the database commit loses nothing. Takes as
+    long as the store does: call it outside transactions. Raises StorageUnavailable.
     """
-    part = part_path(version_id)
-    package = package_path(digest)
-    with _storage():
-        package.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with part.open("rb") as file:
-            os.fsync(file.fileno())
-        link = package.with_name(f".{version_id}.link")
-        link.unlink(missing_ok=True)
-        os.link(part, link)
-        # rename() of two names of one file does nothing and leaves both, so the temporary one is removed anyway.
-        link.replace(package)
-        link.unlink(missing_ok=True)
-        folder = os.open(package.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    with storage_errors():
+        _kept_path(version_id).write_text(digest, encoding="ascii")
+    package_store().put(part_path(version_id), digest)
 
 
 def discard(version_id: UUID) -> None:
     """Remove the part, if there is one."""
+    _kept_path(version_id).unlink(missing_ok=True)
     part_path(version_id).unlink(missing_ok=True)
 
 
+def forget(version_id: UUID) -> None:
+    """Remove what arrived of an upload that can never be accepted any more, and the package that `keep` made of it."""
+    with contextlib.suppress(FileNotFoundError):
+        package_store().remove(_kept_path(version_id).read_text(encoding="ascii"))
+    discard(version_id)
+
+
+def _kept_path(version_id: UUID) -> Path:
+    # Notes which package `keep` made, until the upload is committed or refused.
+    return part_path(version_id).with_suffix(".kept")
+
+
 def parts() -> Iterator[tuple[UUID, float]]:
-    """Yield (version id, unix time of the last write) of every part on disk."""
-    for path in (Path(settings.ENV.blob_dir) / "uploads").glob("*.part"):
+    """Yield (version id, unix time of the last write) of everything that is on disk of an upload."""
+    for path in (Path(settings.ENV.blob_dir) / "uploads").glob("*.*"):
         with contextlib.suppress(ValueError, FileNotFoundError):
             yield UUID(path.stem), path.stat().st_mtime
-
-
-@contextlib.contextmanager
-def _storage() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        message = "the platform's storage is full" if full else "the platform's storage is not available"
-        raise StorageUnavailable(
-            f"{message}; try again later", code="storage_full" if full else "storage_unavailable"
-        ) from error

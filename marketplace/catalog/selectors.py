@@ -213,10 +213,11 @@ def chosen_base(name: str | None) -> BaseModel:
     """
     named = Q(fingerprint=name) | Q(name=name) | Q(line__name=name)
     lines = BaseModel.objects.filter(named).values("line") if name else None
-    found = list((bases() if lines is None else bases().filter(line__in=lines))[:2])
+    found = list((bases() if lines is None else bases().filter(line__in=lines))[:10])
     if len(found) == 1:
         return found[0]
-    message = "there is no such base model" if not found else "there are several: give the fingerprint"
+    several = ", ".join(sorted({base.name for base in found}))
+    message = f"there are several, such as {several}: name one" if found else "there is no such base model"
     raise InvalidInput(
         f"{message}; see /api/v1/bases",
         code="unknown_base" if not found else "ambiguous_base",

@@ -12,6 +12,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from marketplace.catalog.buckets import Bucket, BucketError, parse_bucket
 from marketplace.config.mail import Mail, MailError, parse_mail
 from protocol.origins import parse_origins
 
@@ -92,6 +93,13 @@ def _mail(source: Mapping[str, str]) -> Mail:
         raise EnvError(str(error)) from None
 
 
+def _bucket(source: Mapping[str, str]) -> Bucket | None:
+    try:
+        return parse_bucket(source)
+    except BucketError as error:
+        raise EnvError(str(error)) from None
+
+
 @dataclass(frozen=True)
 class Env:
     """The validated environment. Field comments are the documentation of each variable."""
@@ -106,7 +114,10 @@ class Env:
     webhook_networks: tuple[Network, ...]  # WEBHOOK_NETWORKS: webhooks may be there besides public addresses; empty: no
     trusted_proxies: tuple[Network, ...]  # TRUSTED_PROXIES: networks whose X-Forwarded-For is believed; empty: none
     root_key_file: Path  # ROOT_KEY_FILE: 0600 file with the root key-encryption key; created if absent
-    blob_dir: Path  # BLOB_DIR: folder of sealed packages (ciphertext)
+    blob_dir: Path  # BLOB_DIR: folder of uploads and, without BLOB_STORE, of sealed packages (ciphertext)
+    # BLOB_STORE: s3://bucket/prefix of sealed packages, with BLOB_S3_ENDPOINT, BLOB_S3_REGION, BLOB_S3_ACCESS_KEY and
+    # BLOB_S3_SECRET_KEY; empty: files below BLOB_DIR; see catalog/buckets.py
+    blob_bucket: Bucket | None
     delivery_dir: (
         Path  # DELIVERY_DIR: delivery logs of this machine's gateways; by default "deliveries" beside BLOB_DIR
     )
@@ -156,6 +167,7 @@ class Env:
             trusted_proxies=_networks(source, "TRUSTED_PROXIES", ""),
             root_key_file=Path(_need(source, "ROOT_KEY_FILE")),
             blob_dir=Path(_need(source, "BLOB_DIR")),
+            blob_bucket=_bucket(source),
             delivery_dir=Path(source.get("DELIVERY_DIR", "") or Path(_need(source, "BLOB_DIR")).parent / "deliveries"),
             public_url=_url(source, "PUBLIC_URL", ("http", "https")).rstrip("/"),
             api_url=_url(source, "API_URL", ("http", "https"), default=_need(source, "PUBLIC_URL")).rstrip("/"),

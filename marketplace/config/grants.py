@@ -93,7 +93,7 @@ TABLES = {
     "billing_usage": READ,
     "billing_webhook": WRITE,
     "billing_usageday": READ,
-    "catalog_baseline": "SELECT, INSERT, UPDATE",  # locked, never changed
+    "catalog_baseline": WRITE,  # locked, never changed; goes with its last checkpoint
     "catalog_basemodel": WRITE,
     "catalog_clearance": WRITE,
     "catalog_evaluation": APPEND,

@@ -12,8 +12,9 @@ import time
 from collections.abc import Iterator
 
 from marketplace.calls import Caller, CallRefused, CallsEnded, ChatAnswer, ChatCall
-from marketplace.catalog import blobs
+from marketplace.catalog.errors import StorageUnavailable
 from marketplace.catalog.models import Version
+from marketplace.catalog.package_stores import package_store
 from marketplace.evals.comparing import Comparison
 from marketplace.evals.guard_odds import GuardOdds, NoThreshold
 from marketplace.evals.models import EvalRun
@@ -63,6 +64,10 @@ def measure(run: EvalRun) -> None:
         fail_run(run, str(refusal))
     except SealError:
         fail_run(run, "the set's package does not open")
+    except StorageUnavailable:
+        give_back_claim(run)
+    except FileNotFoundError:
+        fail_run(run, "the set's package is missing from the platform's storage")
     except CallsEnded as end:
         if end.code == "unavailable":
             give_back_claim(run)
@@ -103,13 +108,16 @@ def _rows(run: EvalRun, scorer: Scorer) -> list[EvalRow]:
         run_id=run.pk,
     )
     try:
-        with open_rows(
-            blobs.package_path(stored.package_digest),
-            dek=dek,
-            creator_public_key=bytes(stored.signing_key.public_key),
-            expected_digest=stored.package_digest,
-            max_plaintext=MAX_SET_BYTES,
-        ) as opened:
+        with (
+            package_store().reading(stored.package_digest, max_bytes=stored.package_size) as package,
+            open_rows(
+                package,
+                dek=dek,
+                creator_public_key=bytes(stored.signing_key.public_key),
+                expected_digest=stored.package_digest,
+                max_plaintext=MAX_SET_BYTES,
+            ) as opened,
+        ):
             schema = run.version.contract["output_schema"] if run.version.contract else None
             rows = read_rows(bytes(opened.rows), scorer, schema)
     finally:

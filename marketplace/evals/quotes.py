@@ -43,5 +43,7 @@ def _guarding(eval_set: EvalSet, guard: Version) -> int:
 
 
 def answer_limit(version: Version) -> int:
-    """Return the most tokens of an answer."""
-    return int(version.contract["max_tokens"]) if version.contract else DEFAULT_MAX_TOKENS
+    """Return the most tokens of an answer: without a contract 512, but at most half of the base's context."""
+    if version.contract:
+        return int(version.contract["max_tokens"])
+    return max(1, min(DEFAULT_MAX_TOKENS, version.model.base_model.context_length // 2))

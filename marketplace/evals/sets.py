@@ -14,7 +14,7 @@ from marketplace.accounts.errors import Conflict, InvalidInput, NotAllowed, TooL
 from marketplace.accounts.locks import lock_organization
 from marketplace.catalog import blobs
 from marketplace.catalog.blobs import ByteStream
-from marketplace.catalog.errors import PackageRefused
+from marketplace.catalog.errors import PackageRefused, StorageUnavailable
 from marketplace.catalog.locks import lock_model
 from marketplace.catalog.models import Model
 from marketplace.evals.locks import lock_set
@@ -114,7 +114,7 @@ def complete_set(*, eval_set: EvalSet, digest: str, wrapped_data_key: bytes) -> 
         )
     except PackageRefused as refusal:
         refuse_set(eval_set, str(refusal))
-        blobs.discard(eval_set.pk)
+        blobs.forget(eval_set.pk)
         raise
     if found != digest:
         raise PackageRefused("the uploaded package has another digest", code="digest_mismatch", field="digest")
@@ -132,7 +132,7 @@ def expire_abandoned_sets() -> int:
         if EvalSet.objects.filter(pk=set_id, state=State.UPLOADING).update(
             state=State.REFUSED, refusal="the upload was not completed within 24 hours"
         ):
-            blobs.discard(set_id)
+            blobs.forget(set_id)
     return len(expired)
 
 
@@ -146,15 +146,17 @@ def _require_uploading(eval_set: EvalSet) -> None:
         raise Conflict(f"set {eval_set.number} is {eval_set.state}; start a new one", code="upload_closed")
 
 
-@transaction.atomic
 def _accept(eval_set: EvalSet, digest: str, wrapped_data_key: bytes) -> None:
-    locked = lock_set(eval_set.pk)
-    _require_uploading(locked)
+    """Take the key and store the package, without a lock, then let the set be used."""
     if EvalSet.objects.filter(package_digest=digest).exists():
         raise Conflict("this package is already another set", code="package_known", field="digest")
     try:
         wrapped = accept_rows_key(
-            model=eval_set.model, number=locked.number, set_id=locked.pk, wrapped=wrapped_data_key, digest=digest
+            model=eval_set.model,
+            number=eval_set.number,
+            set_id=eval_set.pk,
+            wrapped=wrapped_data_key,
+            digest=digest,
         )
     except DataKeyRefused:
         raise PackageRefused(
@@ -162,6 +164,15 @@ def _accept(eval_set: EvalSet, digest: str, wrapped_data_key: bytes) -> None:
             code="wrong_data_key",
             field="wrapped_data_key",
         ) from None
-    blobs.keep(locked.pk, digest)
-    EvalSet.objects.filter(pk=locked.pk).update(state=State.READY, package_digest=digest, wrapped_key=wrapped)
-    transaction.on_commit(lambda: blobs.discard(locked.pk))
+    try:
+        blobs.keep(eval_set.pk, digest)
+    except StorageUnavailable:
+        if not EvalSet.objects.filter(pk=eval_set.pk, package_digest=digest).exists():
+            raise
+    with transaction.atomic():
+        locked = lock_set(eval_set.pk)
+        if locked.package_digest == digest:  # completed by another request meanwhile
+            return
+        _require_uploading(locked)
+        EvalSet.objects.filter(pk=locked.pk).update(state=State.READY, package_digest=digest, wrapped_key=wrapped)
+        transaction.on_commit(lambda: blobs.discard(locked.pk))

@@ -16,7 +16,7 @@ from marketplace.accounts.suspension import require_not_suspended
 from marketplace.accounts.verification import require_verified
 from marketplace.catalog import blobs
 from marketplace.catalog.blobs import ByteStream
-from marketplace.catalog.errors import PackageRefused
+from marketplace.catalog.errors import PackageRefused, StorageUnavailable
 from marketplace.catalog.locks import lock_model, lock_version
 from marketplace.catalog.models import Model, Version
 from marketplace.publishing.packages import check_package
@@ -144,12 +144,34 @@ def _refuse(version: Version, refusal: PackageRefused) -> bool:
     report = {"refusal": {"field": refusal.field, "rule": refusal.code, "message": refusal.message}}
     moved = move_version(version, State.REFUSED, from_state=State.UPLOADING, report=report, strict=False)
     if moved:
-        blobs.discard(version.id)
+        blobs.forget(version.id)
     return moved
 
 
-@transaction.atomic
 def _accept(version: Version, digest: str, wrapped_data_key: bytes) -> None:
+    """Take the key, store the package, start verification: no row is locked while the store takes the bytes.
+
+    A crash in between leaves an open upload, which `complete_version` completes at the next try.
+    """
+    _accept_key(version, digest, wrapped_data_key)
+    try:
+        blobs.keep(version.id, digest)
+    except StorageUnavailable:
+        if not Version.objects.filter(pk=version.pk, package_digest=digest).exists():
+            raise
+    with transaction.atomic():
+        locked = lock_version(version.pk)
+        if locked.package_digest == digest:  # completed by another request meanwhile
+            return
+        _require_uploading(locked)
+        move_version(version, State.VERIFYING, package_digest=digest)
+        version_id = version.id
+        transaction.on_commit(lambda: blobs.discard(version_id))
+        transaction.on_commit(lambda: enqueue_verification(version_id))
+
+
+@transaction.atomic
+def _accept_key(version: Version, digest: str, wrapped_data_key: bytes) -> None:
     locked = lock_version(version.pk)
     _require_uploading(locked)
     if Version.objects.filter(package_digest=digest).exists():
@@ -162,8 +184,3 @@ def _accept(version: Version, digest: str, wrapped_data_key: bytes) -> None:
             code="wrong_data_key",
             field="wrapped_data_key",
         ) from None
-    blobs.keep(version.id, digest)
-    move_version(version, State.VERIFYING, package_digest=digest)
-    version_id = version.id
-    transaction.on_commit(lambda: blobs.discard(version_id))
-    transaction.on_commit(lambda: enqueue_verification(version_id))

@@ -61,6 +61,13 @@ class UnknownPackage(VaultError):
     status = 404
 
 
+class GrantRefused(VaultError):
+    """The URL of a package was not signed here, is older than a minute, or is of another package."""
+
+    code = "grant_refused"
+    status = 403
+
+
 class ReleaseDenied(VaultError):
     """The version's state does not allow its key to leave for this purpose."""
 

@@ -12,5 +12,6 @@ urlpatterns = [
     path("replicas", views.register),
     path("replicas/<uuid:replica_id>/heartbeat", views.heartbeat),
     path("leases", views.lease),
+    re_path(rf"^packages/(?P<digest>{DIGEST})/url\Z", views.package_url),
     re_path(rf"^packages/(?P<digest>{DIGEST})\Z", views.package),
 ]

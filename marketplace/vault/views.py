@@ -10,20 +10,20 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
-from django.conf import settings
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.views.decorators.csrf import csrf_exempt
 
+from marketplace.accounts.errors import Refusal
 from marketplace.catalog.models import Version
-from marketplace.vault import enrolment, identities, keys, services
-from marketplace.vault.downloads import package_response
-from marketplace.vault.errors import BadRequest, BodyTooLarge, SessionRefused, UnknownPackage, VaultError
+from marketplace.vault import downloads, enrolment, identities, keys, services
+from marketplace.vault.errors import BadRequest, BodyTooLarge, SessionRefused, UnknownPackage
 from marketplace.vault.models import Replica
 from protocol.bodies import MAX_MESSAGE_BYTES
 from protocol.encoding import encode_base64url
 from protocol.errors import ProtocolError, VersionMismatch
 from protocol.leases import LeaseAnswer, LeaseRequest, PackageIdentity
-from protocol.messages import ErrorAnswer, ErrorBody, Message, decode, encode
+from protocol.messages import Empty, ErrorAnswer, ErrorBody, Message, decode, encode
+from protocol.packages import PACKAGE_URL_SECONDS, PackageUrl
 from protocol.replicas import (
     HEARTBEAT_SECONDS,
     LEASE_SECONDS,
@@ -55,7 +55,7 @@ def endpoint(method: str) -> Callable[[View], View]:
                 return _error("method_not_allowed", f"use {method}", 405)
             try:
                 return view(request, *args, **kwargs)
-            except VaultError as error:
+            except Refusal as error:
                 return _error(error.code, str(error), error.status)
             except (SealError, OSError) as error:
                 # The root key or a stored key cannot be used: an operator's matter, and nothing for the wire.
@@ -187,10 +187,17 @@ def _version(digest: str) -> tuple[Version, bytes]:
     return version, bytes(version.signing_key.public_key)
 
 
+@endpoint("POST")
+def package_url(request: HttpRequest, digest: str) -> HttpResponseBase:
+    """Say where a sealed package can be fetched, for a minute. It is ciphertext; a session is needed all the same."""
+    _session(request)
+    _parse(_raw_body(request), Empty)
+    _version(digest)
+    return _answer(PackageUrl(downloads.package_url(digest), PACKAGE_URL_SECONDS))
+
+
 @endpoint("GET")
 def package(request: HttpRequest, digest: str) -> HttpResponseBase:
-    """Stream a sealed package, from the byte that `Range` asks for. It is ciphertext; the session is asked for all the
-    same."""
-    _session(request)
-    _version(digest)
-    return package_response(request, settings.ENV.blob_dir / "packages" / digest)
+    """Stream a sealed package of the platform's own folder, from the byte that `Range` asks for."""
+    downloads.require_grant(digest, request.GET.get("grant", ""))
+    return downloads.package_response(request, digest)

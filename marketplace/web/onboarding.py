@@ -11,11 +11,13 @@ from billing.models import PayoutAccount
 from marketplace.accounts.models import Organization, User
 from marketplace.accounts.policies import PLATFORM_SLUG
 from marketplace.catalog.models import Evaluation, Model, Price, Version
+from marketplace.catalog.selectors import bases
 from marketplace.vault.models import SigningKey
 from marketplace.web.snippets import StepCommands, build_step_commands
 
 State = Version.State
 _PUSHED = (State.VERIFYING, State.VERIFIED, State.IN_REVIEW, State.PUBLISHED, State.RETIRED, State.REVOKED)
+MOST_LINES = 100
 _SOLD = (State.PUBLISHED, State.RETIRED, State.REVOKED)  # is for sale, or was
 
 
@@ -81,9 +83,18 @@ def checklist_of(
         wheel=wheel,
         organization=organization.slug,
         model=facts.model.slug if facts.model else None,
+        line=_line_to_name(facts.model),
     )
     checklist = Checklist((*_command_steps(facts, commands), *_sale_steps(facts, commands, may_account=may_account)))
     return checklist if checklist.next_id else None
+
+
+def _line_to_name(model: Model | None) -> str | None:
+    """Return the base line that commands have to name, None where there is one alone: the model's, or the oldest."""
+    references = list(bases()[:MOST_LINES])
+    if len(references) < 2:
+        return None
+    return (model.base_model if model else references[-1]).line.name
 
 
 def _facts(organization: Organization, user: User) -> _Facts:

@@ -66,10 +66,16 @@ class StepCommands:
     measure: str
 
 
-def build_step_commands(*, site: str, wheel: str, organization: str, model: str | None) -> StepCommands:
-    """Return the commands of a creator's first steps; `model` is the slug of a listing that there is already."""
+def build_step_commands(
+    *, site: str, wheel: str, organization: str, model: str | None, line: str | None = None
+) -> StepCommands:
+    """Return the commands of a creator's first steps.
+
+    model: the slug of a listing that there is already. line: the base line to name, where there are several.
+    """
     *install, login = _command_setup(site, wheel, organization)
     named = f" --model {organization}/{model}" if model else ""
+    named += f" --base {shlex.quote(line)}" if line else ""
     return StepCommands(
         install="\n".join(install),
         login=login,

@@ -107,6 +107,24 @@ class Architecture:
             raise ValueError(f"no_rope_layers must have a 0 or a 1 for each of {layers} layers")
         return [one == 0 for one in listed[:layers]]
 
+    def rope_kind(self, raw: Raw, parameters: Raw) -> str:
+        """Return the kind of a rotary embedding with these parameters. Raises ValueError, naming what is computed."""
+        kind = str(parameters.get("rope_type") or parameters.get("type") or "default")
+        # Early files of Phi-3 have other names for the same scaling.
+        kind = "longrope" if self.partial_rotary and kind in ("su", "yarn") else kind
+        if kind not in self.rope_types:
+            served = ", ".join(self.rope_types)
+            raise ValueError(f"rope_type {kind!r}: only {served} are computed for {raw['model_type']}")
+        return kind
+
+    def check_activation(self, raw: Raw) -> None:
+        """Raise ValueError unless the gate of the MLP is the one that is computed."""
+        name = raw.get(self.activation_key, "silu")
+        # The first Gemma's files say "gelu" and mean its approximation, as transformers does.
+        served = ("silu",) if self.activation == "silu" else ("gelu_pytorch_tanh", "gelu_tanh", "gelu")
+        if name not in served:
+            raise ValueError(f"{self.activation_key} {name!r}: only {served[0]} is computed for {raw['model_type']}")
+
 
 def _check_kinds(kinds: Any, layers: int, *, served: bool) -> None:
     if not isinstance(kinds, list) or len(kinds) != layers or any(kind not in (SLIDING, FULL) for kind in kinds):

@@ -14,8 +14,6 @@ from serving.models.integer_config import Integers
 from serving.models.quantization import Quantization
 from serving.models.rope_config import Rope, ropes_of
 
-_GELU_TANH = ("gelu_pytorch_tanh", "gelu_tanh")
-
 
 @dataclass(frozen=True, slots=True)
 class Layer:
@@ -118,7 +116,7 @@ class ModelConfig:
 
 
 def _read(raw: dict[str, Any], family: Architecture) -> ModelConfig:
-    _check_activation(raw, family)
+    family.check_activation(raw)
     heads, hidden = int(raw["num_attention_heads"]), int(raw["hidden_size"])
     head_dim = int(raw.get("head_dim") or hidden // heads)
     count = int(raw["num_hidden_layers"])
@@ -148,14 +146,6 @@ def _read(raw: dict[str, Any], family: Architecture) -> ModelConfig:
         embed_scale=hidden**0.5 if family.scaled_embedding else 1.0,
         quantization=quantization.from_hf(raw),
     )
-
-
-def _check_activation(raw: dict[str, Any], family: Architecture) -> None:
-    name = raw.get(family.activation_key, "silu")
-    # The first Gemma's files say "gelu" and mean its approximation, as transformers does.
-    served = ("silu",) if family.activation == "silu" else (*_GELU_TANH, "gelu")
-    if name not in served:
-        raise ValueError(f"{family.activation_key} {name!r}: only {served[0]} is computed for {raw['model_type']}")
 
 
 def _cap(raw: dict[str, Any], key: str, *, served: bool) -> float | None:

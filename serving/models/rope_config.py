@@ -65,12 +65,7 @@ def _rope(parameters: dict[str, Any], raw: dict[str, Any], family: Architecture,
         raise ValueError(f"partial_rotary_factor {share:g}: this family turns whole heads")
     if not 0 < dims <= head_dim or dims % 2:
         raise ValueError(f"partial_rotary_factor {share:g}: must leave an even number of dimensions of {head_dim}")
-    kind = parameters.get("rope_type") or parameters.get("type") or "default"
-    # Early files of Phi-3 have other names for the same scaling.
-    kind = "longrope" if family.partial_rotary and kind in ("su", "yarn") else kind
-    if kind not in family.rope_types:
-        served = ", ".join(family.rope_types)
-        raise ValueError(f"rope_type {kind!r}: only {served} are computed for {raw['model_type']}")
+    kind = family.rope_kind(raw, parameters)
     if kind == "linear":
         return Rope(theta, dims, divisors=(float(parameters["factor"]),))
     if kind == "llama3":

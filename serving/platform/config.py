@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from protocol.names import is_replica_name
+from protocol.origins import parse_origins
 from serving.errors import ConfigError
 
 
@@ -21,6 +22,7 @@ class PlatformConfig:
     replica_name: str
     credential_file: Path | None
     allow_unlocked_memory: bool = False
+    package_origins: frozenset[str] = frozenset()
 
     @property
     def journal_dir(self) -> Path:
@@ -47,6 +49,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--replica-name", default="replica", help="stable across restarts; names the usage journal")
     group.add_argument("--credential-file", type=Path, help="file with this replica's credential; used once, to enrol")
     group.add_argument(
+        "--package-origins",
+        default="",
+        help="where the platform's blob store is, as https://host[:port],…; empty: packages come from the platform",
+    )
+    group.add_argument(
         "--allow-unlocked-memory",
         action="store_true",
         help="start even if the system's limit does not let weights be locked in RAM: they may then reach swap",
@@ -68,6 +75,7 @@ def from_args(args: argparse.Namespace) -> PlatformConfig | None:
         replica_name=args.replica_name,
         credential_file=args.credential_file,
         allow_unlocked_memory=args.allow_unlocked_memory,
+        package_origins=_origins("--package-origins", args.package_origins),
     )
 
 
@@ -76,3 +84,10 @@ def _origin(flag: str, value: str | None) -> str:
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.path.strip("/") or parts.query:
         raise ConfigError(f"{flag} must be http://host:port or https://host:port")
     return str(value).rstrip("/")
+
+
+def _origins(flag: str, value: str) -> frozenset[str]:
+    try:
+        return parse_origins(value)
+    except ValueError as error:
+        raise ConfigError(f"{flag}: {error}; separate several with commas") from None

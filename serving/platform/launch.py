@@ -23,6 +23,7 @@ from serving.http.server import run_server
 from serving.platform.admin import Administration, replica_stats
 from serving.platform.config import PlatformConfig
 from serving.platform.contract_check import ContractCheck
+from serving.platform.downloads import Downloads
 from serving.platform.examples import ExampleRunner
 from serving.platform.identity import ReplicaIdentity
 from serving.platform.journal import UsageJournal
@@ -83,7 +84,7 @@ def _build(
     signer, tickets, leases = ReceiptSigner(checkpoint), TicketVerifier(), LeaseTable()
     identity = ReplicaIdentity(platform.identity_dir, platform.replica_name, platform.credential_file)
     client = VaultClient(platform.platform_url)
-    packages = PackageStore(platform.package_dir, client)
+    packages = PackageStore(platform.package_dir, Downloads(client, platform.package_origins))
     must_lock = not platform.allow_unlocked_memory
     # Link, source and engine refer to each other in a ring: the link's callbacks use objects that are made below, and
     # are called only after `start`.

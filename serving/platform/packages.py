@@ -7,19 +7,17 @@ import threading
 from pathlib import Path
 
 from protocol.names import is_digest
-from serving.platform.errors import PlatformError
-from serving.platform.vault_client import VaultClient
+from serving.platform.downloads import Downloads
 
-ATTEMPTS = 3
 MAX_BYTES = 64 << 30  # of complete packages; the least recently used go first
 
 
 class PackageStore:
     """A folder of packages. A file under its digest is complete; whether it is genuine is proven at every opening."""
 
-    def __init__(self, folder: Path, client: VaultClient, *, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, folder: Path, downloads: Downloads, *, max_bytes: int = MAX_BYTES) -> None:
         """Use `folder`, made when the first package comes; keep at most `max_bytes` there."""
-        self._folder, self._client, self._max_bytes = folder, client, max_bytes
+        self._folder, self._downloads, self._max_bytes = folder, downloads, max_bytes
         self._locks: dict[str, threading.Lock] = {}
         self._lock = threading.Lock()
 
@@ -39,13 +37,7 @@ class PackageStore:
                 return path
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             partial = self._folder / f"{digest}.part"
-            for attempt in range(ATTEMPTS):
-                try:
-                    self._client.download(digest, size, partial)
-                    break
-                except PlatformError:
-                    if attempt == ATTEMPTS - 1:
-                        raise
+            self._downloads.fetch(digest, size, partial)
             os.replace(partial, path)
             self._make_room(keep=path)
             return path

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import httpx
 
 from protocol.bodies import MAX_MESSAGE_BYTES, collect
 from protocol.errors import BodyTooLarge, ProtocolError, VersionMismatch
-from protocol.leases import LEASES_PATH, PACKAGE_PATH, LeaseAnswer, LeaseRequest, Purpose
-from protocol.messages import ErrorAnswer, Message, Request, decode, encode
+from protocol.leases import LEASES_PATH, LeaseAnswer, LeaseRequest, Purpose
+from protocol.messages import Empty, ErrorAnswer, Message, Request, decode, encode
+from protocol.packages import PACKAGE_URL_PATH, PackageUrl
 from protocol.replicas import (
     CHALLENGE_PATH,
     ENROL_PATH,
@@ -41,7 +40,8 @@ class VaultClient:
     def __init__(self, platform_url: str) -> None:
         """Make a client that connects on its first call."""
         timeout = httpx.Timeout(CALL_SECONDS, connect=3.0)
-        self._client = httpx.Client(base_url=f"{platform_url}{INTERNAL_PATH}", timeout=timeout, trust_env=False)
+        self.api_url = f"{platform_url}{INTERNAL_PATH}"
+        self._client = httpx.Client(base_url=self.api_url, timeout=timeout, trust_env=False)
         self.session_token = ""
 
     def close(self) -> None:
@@ -79,40 +79,12 @@ class VaultClient:
         """Ask for a key. Raises LeaseRefused with the platform's code, SessionRefused, VaultUnreachable."""
         return self._post(LEASES_PATH, LeaseRequest(digest, purpose), LeaseAnswer, self.session_token)
 
-    def download(self, digest: str, size: int, partial: Path) -> None:
-        """Fetch a package of exactly `size` bytes into `partial`, after the bytes that are already there.
+    def package_url(self, digest: str) -> str:
+        """Return where a package can be fetched within a minute, absolute or relative to `api_url`.
 
-        Raises VaultUnreachable (received bytes stay for the next try), SessionRefused, LeaseRefused, ProtocolViolation
-        and OSError.
+        Raises SessionRefused, LeaseRefused with the platform's code, VaultUnreachable, ProtocolViolation.
         """
-        deadline = time.monotonic() + 30.0 + size / MIN_DOWNLOAD_BYTES_PER_SECOND
-        have = partial.stat().st_size if partial.exists() else 0
-        if have > size:
-            partial.unlink()
-            have = 0
-        if have == size:
-            return
-        headers = {"Authorization": f"Bearer {self.session_token}", "Range": f"bytes={have}-"}
-        with (
-            _reachable(),
-            self._client.stream("GET", PACKAGE_PATH.format(digest=digest), headers=headers) as response,
-            partial.open("ab") as file,
-        ):
-            if response.status_code not in (200, 206):
-                _raise_refusal(response, response.read())
-            if response.status_code == 200:
-                file.truncate(0)
-                have = 0
-            for chunk in response.iter_raw():
-                have += len(chunk)
-                if have > size:
-                    file.truncate(0)
-                    raise ProtocolViolation("the platform sent more bytes than the package has")
-                file.write(chunk)
-                if time.monotonic() > deadline:
-                    raise VaultUnreachable("the download of a package took too long")
-        if have != size:
-            raise VaultUnreachable("the download of a package broke off")
+        return self._post(PACKAGE_URL_PATH.format(digest=digest), Empty(), PackageUrl, self.session_token).url
 
     def _post(self, path: str, message: Request, answer: type[Message], token: str) -> Message:
         received = self._exchange(path, message, token)

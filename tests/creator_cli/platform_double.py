@@ -77,6 +77,11 @@ class Platform:
     scopes: list[str] = field(default_factory=lambda: ["publish"])
     key_id: uuid.UUID = field(default_factory=uuid.uuid4)
     signing_keys: dict[str, bytes] = field(default_factory=dict)
+    bases: list[dict[str, Any]] = field(
+        default_factory=lambda: [
+            {"name": "tiny", "fingerprint": BASE_FINGERPRINT, "context_length": 64, "config": BASE_CONFIG}
+        ]
+    )
     models: dict[str, dict[str, Any]] = field(default_factory=dict)
     versions: dict[str, dict[str, Any]] = field(default_factory=dict)
     parts: dict[str, bytearray] = field(default_factory=dict)

@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 
-from tests.creator_cli.adapters import BASE_CONFIG, BASE_FINGERPRINT
 from tests.creator_cli.platform_bodies import payout_overview_body
 from tests.creator_cli.platform_double import Platform, Refuse
 from tests.protocol.proofs import made
@@ -128,9 +127,7 @@ class Handler(BaseHTTPRequestHandler):
         if path == "payouts" and method == "GET":
             return self._page(platform.payouts)
         if path == "bases":
-            return self._page(
-                [{"name": "tiny", "fingerprint": BASE_FINGERPRINT, "context_length": 64, "config": BASE_CONFIG}]
-            )
+            return self._page(platform.bases)
         simple: dict[str, Callable[[], tuple[int, Any]]] = {
             "POST tokens": lambda: platform.create_token(self._body()),
             "GET me": platform.me,

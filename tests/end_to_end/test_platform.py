@@ -24,6 +24,7 @@ from protocol.proofs.keys import read_key_file
 from tests.end_to_end.faults.audit import CLOSE_SECONDS, Verdict
 from tests.end_to_end.faults.run import FaultRun
 from tests.end_to_end.platform import Platform
+from tests.end_to_end.second_base import FIRST, SECOND, ask_all, batch_of, compare, second_base, unavailable
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -210,6 +211,30 @@ def test_faults_of_every_kind_cost_nobody_anything_that_was_not_delivered(platfo
     assert sum(faults.counted.values()) >= 20 and verdict.charged > 20 and verdict.free > 20
     assert verdict.corrected > 5 and verdict.paid_out >= 1
     assert settled(platform)["ledger_sum_nano_usd"] == 0
+
+
+def test_two_base_models_are_two_pools_and_each_adapter_is_answered_on_its_own(
+    platform: Platform, tmp_path: Path
+) -> None:
+    """A second base of other shapes and another vocabulary, with a replica of its own, beside the samples' base."""
+    with second_base(platform, tmp_path) as creator:
+        sold = {name: creator.publish(name) for name in (SECOND, FIRST)}
+        made = {name: ask_all(platform, model) for name, model in sold.items()}
+        assert made[FIRST].width == 576 and made[SECOND].width == 64  # the hidden sizes of the two
+        for name, answers in made.items():
+            assert answers.fingerprint == creator.fingerprints[name]
+        assert batch_of(platform, list(sold.values())) == {model: 200 for model in sold.values()}
+        measured = creator.measure(sold[SECOND])
+        assert measured["run"]["state"] == "done" and measured["evaluation"]["rows"] == 20
+        trial = compare(platform, sold[FIRST], sold[SECOND])
+        assert (trial["state"], trial["rows_done"], trial["rows_refused"]) == ("ended", 2, 0)
+        assert settled(platform)["ledger_sum_nano_usd"] == 0
+
+        # Without its replica a base's models are unavailable, and the other base's are not.
+        creator.stop()
+        refused = unavailable(platform, sold[SECOND])
+        assert refused.status_code == 503 and "Nothing was charged" in refused.text
+        assert ask_all(platform, sold[FIRST]).width == 576
 
 
 def test_a_revoked_version_is_refused_within_five_seconds_and_wiped(platform: Platform) -> None:

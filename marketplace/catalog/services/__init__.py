@@ -2,6 +2,7 @@
 `guards`: policies about personal data; `rollouts`: the version that a bare name means.
 """
 
+from marketplace.catalog.services.base_places import add_base, remove_base
 from marketplace.catalog.services.bases import (
     BaseFolder,
     add_checkpoint,
@@ -20,6 +21,7 @@ from marketplace.catalog.services.rollouts import make_default, set_rollout, sto
 __all__ = [
     "BaseFolder",
     "DeclaredSource",
+    "add_base",
     "add_checkpoint",
     "create_model",
     "derive_from",
@@ -30,6 +32,7 @@ __all__ = [
     "register_base",
     "register_base_directory",
     "register_reference",
+    "remove_base",
     "set_model_guards",
     "set_price",
     "set_rollout",

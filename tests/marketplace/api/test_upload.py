@@ -11,7 +11,7 @@ from marketplace.vault.models import DataKey
 from protocol.encoding import encode_base64url
 from sealed_weights import CreatorIdentity, generate_key
 from tests.marketplace.api.client import Api, error_of
-from tests.marketplace.catalog.factories import Creator, make_model, set_price
+from tests.marketplace.catalog.factories import Creator, make_model, set_price, stored_path
 from tests.marketplace.publishing.factories import sketch_report
 
 pytestmark = pytest.mark.django_db
@@ -98,7 +98,7 @@ def test_a_package_goes_from_upload_to_published_to_revoked(upload, queued, djan
     assert completed.json()["state"] == "verifying"
     assert completed.json()["package_digest"] == upload.sealed.digest
     assert queued == [f"verify {upload.started['id']}"]
-    assert blobs.package_path(upload.sealed.digest).read_bytes() == upload.bytes
+    assert stored_path(upload.sealed.digest).read_bytes() == upload.bytes
     assert not blobs.part_path(upload.version.id).exists()
     assert DataKey.objects.filter(version=upload.version).exists()
 
@@ -184,7 +184,7 @@ def test_a_data_key_wrapped_for_something_else_is_refused_and_can_be_corrected(u
         assert error_of(upload.complete(wrapped_data_key=encode_base64url(wrapped)), 422)["code"] == "wrong_data_key"
         assert upload.version.state == "uploading"
         assert not DataKey.objects.exists()
-        assert not blobs.package_path(upload.sealed.digest).exists()
+        assert not stored_path(upload.sealed.digest).exists()
     assert upload.complete().status_code == 200
 
 

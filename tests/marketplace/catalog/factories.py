@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from allauth.mfa.totp.internal import auth as totp
+from django.conf import settings
 
 from marketplace.accounts import services as accounts
 from marketplace.accounts.models import ApiKey, Membership, Organization, User
 from marketplace.catalog import services
 from marketplace.catalog.models import BaseModel, Model, Version
+from marketplace.catalog.package_folder import FolderStore
 from marketplace.catalog.services.listings import ListingText
 from marketplace.vault import services as vault_services
 from marketplace.vault.models import SigningKey
@@ -24,6 +26,11 @@ from tests.marketplace.publishing.factories import give_record, give_sketch
 PASSWORD = "correct horse battery staple"
 FINGERPRINT = "ab" * 32
 ALL_SCOPES = ("predict", "publish", "account")
+
+
+def stored_path(digest: str) -> Path:
+    """Where the folder store keeps a package."""
+    return FolderStore(settings.ENV.blob_dir).path(digest)
 
 
 def make_user(email: str | None = None, *, is_staff: bool = False) -> User:

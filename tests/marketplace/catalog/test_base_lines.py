@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from marketplace.accounts.errors import InvalidInput
 from marketplace.catalog import selectors
 from marketplace.catalog.models import BaseLine, BaseModel
 from protocol.checkpoints import ComputedIn, checkpoint_fingerprint
-from sealed_weights import base_fingerprint
+from sealed_weights import BaseSpec, base_fingerprint
 from tests.sealed_weights.factories import HF_CONFIG
 
 pytestmark = pytest.mark.django_db
@@ -23,9 +24,24 @@ CONFIG = {**HF_CONFIG, "max_position_embeddings": 64, "vocab_size": 32, "torch_d
 def folder(path: Path, name: str, weights: bytes = b"weights", **config: Any) -> Path:
     made = path / name
     made.mkdir()
-    (made / "config.json").write_text(json.dumps({**CONFIG, **config}))
-    (made / "model.safetensors").write_bytes(weights)
+    whole = {**CONFIG, **config}
+    (made / "config.json").write_text(json.dumps(whole))
+    (made / "model.safetensors").write_bytes(tensors(whole, weights))
+    (made / "tokenizer.json").write_text(json.dumps({"model": {"vocab": {"a": 0, "b": 31}}}))
     return made
+
+
+def tensors(config: dict[str, Any], weights: bytes) -> bytes:
+    """A safetensors file of one-byte values with every tensor that the config asks for; `weights` are its first."""
+    spec = BaseSpec.from_hf_config({**config, "model_type": "llama"}, bytes(32))
+    shapes = {name: (spec.vocab_size, spec.hidden_size) for name in ("model.embed_tokens.weight", "lm_head.weight")}
+    for layer in range(spec.num_layers):
+        shapes |= {f"model.layers.{layer}.{module}.weight": shape for module, shape in spec.shapes.items()}
+    header, end = {}, 0
+    for name, shape in shapes.items():
+        header[name] = {"dtype": "U8", "shape": list(shape), "data_offsets": [end, end := end + math.prod(shape)]}
+    encoded = json.dumps(header).encode()
+    return len(encoded).to_bytes(8, "little") + encoded + weights.ljust(end, b"\0")
 
 
 def add(*arguments: object) -> None:

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 from django.core.management import call_command
+from typer.testing import CliRunner
 
 from marketplace.catalog.models import BaseModel, Clearance
+from marketplace.command.main import app
 from marketplace.vault.models import EnrolledReplica
 from tests.marketplace.api.client import Api
 from tests.marketplace.catalog.factories import make_model, make_organization, make_version
@@ -40,7 +42,11 @@ def test_the_examples_of_the_page_run(
     folder(tmp_path / "models", "tiny-gptq", b"4", quantization_config={"quant_method": "gptq", "bits": 4})
     monkeypatch.chdir(tmp_path)
     commands = re.findall(r"^\$ python manage.py (.*)$", PAGE, re.MULTILINE)
-    assert len(commands) == 4
+    admin = re.findall(r"^\$ intarsia-admin (.*)$", PAGE, re.MULTILINE)
+    assert len(admin) == 5
+    assert len(commands) == 1
+    for command in admin:
+        assert CliRunner().invoke(app, shlex.split(command)).exit_code == 0, command
     for command in commands:
         call_command(*shlex.split(command))
     assert set(BaseModel.objects.values_list("name", "line__name", "is_reference")) == {

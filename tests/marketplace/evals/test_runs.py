@@ -24,6 +24,7 @@ from marketplace.evals.sets import start_set
 from marketplace.evals.tasks import expire_abandoned_uploads
 from marketplace.vault.models import Release, SigningKey
 from marketplace.vault.selectors import verify_own_chain
+from tests.marketplace.catalog.factories import stored_path
 from tests.marketplace.evals.conftest import CANARY, LABEL, rows, work
 from tests.marketplace.gateway.conftest import World
 
@@ -229,7 +230,7 @@ async def test_only_ready_sets_run_on_verified_versions_and_once_at_a_time(api: 
 async def test_a_package_is_where_it_belongs(api: World, begin: Begin) -> None:
     run = await begin(rows("dining"))
     stored = await sync_to_async(EvalSet.objects.get)(pk=run.eval_set_id)
-    assert blobs.package_path(str(stored.package_digest)).exists()
+    assert stored_path(str(stored.package_digest)).exists()
     assert not blobs.part_path(stored.pk).exists()
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import time_machine
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from django.conf import settings
 from django.test import Client
@@ -175,7 +176,8 @@ def test_a_stranger_or_a_gone_replica_gets_no_lease_heartbeat_or_package(client:
     Replica.objects.filter(pk=booted.replica.pk).update(last_seen_at=timezone.now() - timedelta(seconds=31))
     assert enrolment.mark_silent_replicas() == 1
     assert post(client, "leases", ask, booted.session_token).status_code == 401
-    assert client.get(f"/internal/v1/packages/{sold.digest}").status_code == 401
+    assert post(client, f"packages/{sold.digest}/url", {}, booted.session_token).status_code == 401
+    assert client.get(f"/internal/v1/packages/{sold.digest}").status_code == 403
     assert not Release.objects.exists()
 
 
@@ -183,11 +185,11 @@ def test_a_package_downloads_whole_and_from_any_byte(client: Client) -> None:
     sold, booted = make_sold(), make_replica()
     content = bytes(range(256)) * 5000
     write_package(settings.ENV.blob_dir, sold.digest, content)
-    headers = {"Authorization": f"Bearer {booted.session_token}"}
+    located = post(client, f"packages/{sold.digest}/url", {}, booted.session_token).json()
+    assert located["seconds"] == 60
 
     def get(asked: str | None = None) -> Any:
-        extra = {"Range": asked} if asked else {}
-        return client.get(f"/internal/v1/packages/{sold.digest}", headers=headers | extra)
+        return client.get(f"/internal/v1/{located['url']}", headers={"Range": asked} if asked else {})
 
     whole = get()
     assert (whole.status_code, b"".join(whole.streaming_content)) == (200, content)
@@ -201,14 +203,34 @@ def test_a_package_downloads_whole_and_from_any_byte(client: Client) -> None:
     assert get("bytes=a-b").status_code == 200
 
 
-def test_there_is_no_download_of_what_is_not_a_package(client: Client) -> None:
+def test_there_is_no_url_of_what_is_not_a_package(client: Client) -> None:
     sold, booted = make_sold(), make_replica()
-    headers = {"Authorization": f"Bearer {booted.session_token}"}
-    missing = client.get(f"/internal/v1/packages/{sold.digest}", headers=headers)
+
+    def locate(digest: str) -> Any:
+        return post(client, f"packages/{digest}/url", {}, booted.session_token)
+
+    missing = client.get(f"/internal/v1/{locate(sold.digest).json()['url']}")
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "unknown_package")
     write_package(settings.ENV.blob_dir, "00" * 32, b"not of any version")
-    assert client.get(f"/internal/v1/packages/{'00' * 32}", headers=headers).status_code == 404
-    assert client.get("/internal/v1/packages/..%2froot.key", headers=headers).status_code == 404
+    assert locate("00" * 32).status_code == 404
+    assert locate("..%2froot.key").status_code == 404
+
+
+def test_a_url_is_of_one_package_and_one_minute(client: Client) -> None:
+    sold, booted = make_sold(), make_replica()
+    write_package(settings.ENV.blob_dir, sold.digest, b"sealed")
+    write_package(settings.ENV.blob_dir, "00" * 32, b"another")
+    with time_machine.travel("2026-07-01T12:00:00Z", tick=False) as clock:
+        url = post(client, f"packages/{sold.digest}/url", {}, booted.session_token).json()["url"]
+        grant = url.partition("?grant=")[2]
+        clock.shift(59)
+        assert client.get(f"/internal/v1/{url}").status_code == 200
+        others, forged = f"{'00' * 32}?grant={grant}", f"{sold.digest}?grant={grant[:-1]}"
+        for wrong in (others, forged, f"{sold.digest}?grant=", sold.digest):
+            refused = client.get(f"/internal/v1/packages/{wrong}")
+            assert (refused.status_code, refused.json()["error"]["code"]) == (403, "grant_refused")
+        clock.shift(2)
+        assert client.get(f"/internal/v1/{url}").status_code == 403
 
 
 def test_a_revoked_versions_lease_ends_with_the_next_heartbeat(client: Client) -> None:

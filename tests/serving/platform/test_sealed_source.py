@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import http.server
+import json
 import os
 import threading
 import time
@@ -19,6 +20,7 @@ from sealed_weights import SealedPackage, SealError
 from serving.adapters.manager import AdapterManager
 from serving.errors import AdapterRevoked, AdapterUnavailable
 from serving.platform import sealed
+from serving.platform.downloads import Downloads
 from serving.platform.errors import LeaseRefused, PlatformError, VaultUnreachable
 from serving.platform.leases import LeaseTable
 from serving.platform.link import HeldKey
@@ -72,18 +74,29 @@ class Clock:
 
 
 class PackageServer(http.server.BaseHTTPRequestHandler):
-    """Serves one package; the first answers break off after a few bytes."""
+    """Serves one package as the platform does, by URLs of its own; the first answers break off after a few bytes."""
 
     content = b""
     breaks: list[int] = []  # noqa: RUF012
     ranges: list[str] = []  # noqa: RUF012
 
+    def do_POST(self) -> None:
+        assert self.headers["Authorization"] == "Bearer session"
+        digest = self.path.split("/")[-2]
+        content = json.dumps({"url": f"packages/{digest}?grant=1", "seconds": 60}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
     def do_GET(self) -> None:
+        assert self.path.endswith("?grant=1") and "Authorization" not in self.headers
         asked = self.headers["Range"]
         self.ranges.append(asked)
         start = int(asked.removeprefix("bytes=").rstrip("-"))
         rest = self.content[start:]
         self.send_response(206)
+        self.send_header("Content-Range", f"bytes {start}-{len(self.content) - 1}/*")
         self.send_header("Content-Length", str(len(rest)))
         self.end_headers()
         self.wfile.write(rest[: self.breaks.pop(0)] if self.breaks else rest)
@@ -116,7 +129,7 @@ def store(server: Any, tmp_path: Path) -> PackageStore:
 def store_at(server: Any, folder: Path) -> PackageStore:
     client = VaultClient(server.url)
     client.session_token = "session"
-    return PackageStore(folder, client)
+    return PackageStore(folder, Downloads(client))
 
 
 def source_of(link: Link, store: PackageStore) -> SealedAdapterSource:
@@ -234,7 +247,7 @@ def test_the_least_recently_used_packages_make_room(package: SealedPackage, serv
         os.utime(path, (number, number))
     client = VaultClient(server.url)
     client.session_token = "session"
-    PackageStore(folder, client, max_bytes=package.size + 1500).fetch(package.digest, package.size)
+    PackageStore(folder, Downloads(client), max_bytes=package.size + 1500).fetch(package.digest, package.size)
     assert sorted(path.name[:2] for path in folder.iterdir()) == sorted(["20", package.digest[:2]])
 
 

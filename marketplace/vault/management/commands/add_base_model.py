@@ -9,7 +9,6 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from marketplace.accounts.errors import Refusal
 from marketplace.catalog import services as catalog
-from marketplace.catalog.models import BaseLine, BaseModel
 from protocol.checkpoints import ComputedIn
 from protocol.errors import ProtocolError
 
@@ -34,36 +33,17 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run; raises CommandError."""
-        directory, line = options["folder"].resolve(), options["line"]
-        if bool(line) != (options["reference"] or options["checkpoint"]):
+        if bool(options["line"]) != (options["reference"] or options["checkpoint"]):
             raise CommandError("--line goes with --reference or --checkpoint, and they with it")
         try:
-            computed = ComputedIn.of_flags(**{key: options[key] for key in ("dtype", "kv_dtype", "adapter_dtype")})
-            folder = catalog.read_base_folder(directory, computed, precision=options["precision"])
-            made = "-".join(str(computed).replace(",", "").lower().split())
-            name = options["name"] or "-".join(part for part in (directory.name, made) if part)
-            if options["checkpoint"]:
-                base = catalog.add_checkpoint(line=_line(line), name=name, folder=folder)
-            else:
-                base = _reference(line or name, name, folder)
+            base, _ = catalog.add_base(
+                options["folder"],
+                name=options["name"],
+                line=options["line"],
+                as_checkpoint=options["checkpoint"],
+                computed=ComputedIn.of_flags(**{key: options[key] for key in ("dtype", "kv_dtype", "adapter_dtype")}),
+                precision=options["precision"],
+            )
         except (Refusal, ProtocolError) as error:
             raise CommandError(str(error)) from None
         self.stdout.write(f"{base.name}  {base.fingerprint}")
-
-
-def _line(name: str) -> BaseLine:
-    line = BaseLine.objects.filter(name=name).first()
-    if line is None:
-        raise CommandError(f"there is no line {name}: its first checkpoint is added with --reference")
-    return line
-
-
-def _reference(line: str, name: str, folder: catalog.BaseFolder) -> BaseModel:
-    """Register a line with its reference. Raises CommandError if the line has another one, or the checkpoint a line."""
-    present = BaseModel.objects.filter(line__name=line, is_reference=True).first()
-    if present is not None and present.fingerprint != folder.fingerprint and line != name:
-        raise CommandError(f"the line {line} has a reference, {present.name}; add this one with --checkpoint")
-    known = BaseModel.objects.select_related("line").filter(fingerprint=folder.fingerprint).first()
-    if known is not None and not known.is_reference:
-        raise CommandError(f"this checkpoint is of the line {known.line.name} already")
-    return catalog.register_reference(name=name, line=line, folder=folder)
