@@ -73,6 +73,10 @@ class BlockPool:
     def capacity_tokens(self) -> int:
         return self.limit * self.block_size
 
+    def content(self, block: int) -> Content | None:
+        """Return what a published block holds; None for any other."""
+        return self._blocks[block].content
+
     def users(self, block: int) -> int:
         """Return the ref count of `block`: the number of sequences that hold it."""
         return self._blocks[block].users

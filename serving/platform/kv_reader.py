@@ -1,0 +1,289 @@
+"""A reader of KV: pulls what another replica has computed of a prompt, before the prompt is queued.
+
+Whatever goes wrong, the prompt is computed here instead: a pull is never the reason of an error. What it brings is
+published under keys that this replica made itself, only for the scope and the adapter of its own prediction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+import threading
+import time
+from collections import Counter
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, suppress
+from dataclasses import replace
+from http.client import HTTPException, HTTPResponse
+from typing import Protocol
+from urllib.parse import urlsplit
+
+from protocol.encoding import decode_base64url, encode_base64url
+from protocol.errors import ProtocolError
+from protocol.messages import ErrorAnswer, decode, encode
+from protocol.pulls import BLOCKS_HEADER, MAX_PULL_KEYS, PULL_PATH, PullRequest, PullTicket, pull_proof
+from sealed_weights import wipe
+from serving.block_copies import wait_for
+from serving.core import Request
+from serving.engine import Engine
+from serving.platform.errors import PullFailed
+from serving.platform.kv_runs import run_blocks
+from serving.platform.kv_tls import check_source, reader_context
+from serving.platform.receipts import ReceiptSigner
+from serving.scheduler.exchange import Arrival, Copied
+
+log = logging.getLogger(__name__)
+
+MAX_PULLS = 8  # at once; others wait for their turn, within their own time
+CONNECT_SECONDS, SILENT_SECONDS = 1.0, 2.0
+ENGINE_SECONDS = 5.0
+LEAST_TOKENS = 64  # fewer are computed sooner than asked for
+# A pull may take as long as computing twice, within these limits.
+_TIMES, _SHORTEST_SECONDS, _LONGEST_SECONDS = 2.0, 1.0, 10.0
+_MAX_REFUSAL_BYTES = 4096
+
+
+class Stream(Protocol):
+    """The KV of blocks as it comes: the seam at which another transport would stand in for HTTPS."""
+
+    def readinto(self, out: memoryview) -> int:
+        """Fill `out`, or as much of it as there is. Raises OSError."""
+        ...
+
+    def interrupt(self) -> None:
+        """Let a `readinto` that waits end soon. From any thread, before `close`."""
+        ...
+
+    def close(self) -> None:
+        """End the transfer."""
+        ...
+
+
+class Transport(Protocol):
+    """Opens the streams of pulls."""
+
+    def open(self, ticket: PullTicket, token: str, layout: str, keys: list[bytes]) -> tuple[int, Stream]:
+        """Return how many blocks the source has, and the stream of them. Raises PullFailed and OSError."""
+        ...
+
+
+class HttpsTransport:
+    """HTTP/1.1 over TLS 1.3. Both sides prove the receipt key of their boot, which the ticket names."""
+
+    def __init__(self, signer: ReceiptSigner) -> None:
+        self._signer, self._context = signer, reader_context()
+
+    def open(self, ticket: PullTicket, token: str, layout: str, keys: list[bytes]) -> tuple[int, Stream]:
+        """Connect, check the source's certificate, ask."""
+        parts = urlsplit(ticket.source_url)
+        if parts.scheme != "https" or parts.hostname is None or parts.port is None:
+            raise PullFailed("refused", "the ticket names no source")
+        plain = socket.create_connection((parts.hostname, parts.port), CONNECT_SECONDS)
+        try:
+            plain.settimeout(SILENT_SECONDS)
+            secured = self._context.wrap_socket(plain)
+        except BaseException:
+            plain.close()
+            raise
+        try:
+            certificate = secured.getpeercert(binary_form=True)
+            check_source(certificate, decode_base64url(ticket.source_key))
+            assert certificate is not None
+            proof = self._signer.sign_pull(pull_proof(token, certificate))
+            body = encode(PullRequest(token, proof, layout, [encode_base64url(key) for key in keys]))
+            head = f"POST {PULL_PATH} HTTP/1.1\r\nhost: {parts.netloc}\r\ncontent-length: {len(body)}\r\n\r\n"
+            secured.sendall(head.encode() + body)
+            return _answered(secured, len(keys))
+        except BaseException:
+            secured.close()
+            raise
+
+
+def _answered(connection: ssl.SSLSocket, asked: int) -> tuple[int, Stream]:
+    response = HTTPResponse(connection, method="POST")
+    response.begin()
+    if response.status != 200:
+        try:
+            code = decode(response.read(_MAX_REFUSAL_BYTES), ErrorAnswer).error.code
+        except ProtocolError:
+            code = "none"
+        raise PullFailed("refused", f"the source refuses with {response.status}, {code[:40]}")
+    text = response.headers.get(BLOCKS_HEADER, "")
+    count = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else -1
+    if not 0 <= count <= asked:
+        raise PullFailed("broken", "the source does not say how many blocks it sends")
+    return count, _HttpsStream(connection, response)
+
+
+class _HttpsStream:
+    def __init__(self, connection: ssl.SSLSocket, response: HTTPResponse) -> None:
+        self._connection, self._response = connection, response
+
+    def readinto(self, out: memoryview) -> int:
+        return self._response.readinto(out)
+
+    def interrupt(self) -> None:
+        with suppress(OSError):
+            # Not SSLSocket's own, after which a read would return what comes as it is: encrypted.
+            socket.socket.shutdown(self._connection, socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._response.close()
+        self._connection.close()
+
+
+class KvReader:
+    """Brings the KV of prompts from where they were computed. `bring` in the server's event loop.
+
+    outcomes: pulls since start by how they ended: `pulled`, `needless`, or a PullFailed's code
+    """
+
+    def __init__(self, engine: Engine, transport: Transport, layout: str) -> None:
+        self._engine, self._transport, self._layout = engine, transport, layout
+        self._threads = ThreadPoolExecutor(MAX_PULLS, "kv-reader")
+        self.outcomes: Counter[str] = Counter()
+        self.pulled_bytes, self.pull_seconds = 0, 0.0
+
+    def close(self) -> None:
+        """Take no more pulls; those that run end by themselves."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def bring(self, request: Request, ticket: PullTicket, token: str) -> Request:
+        """Pull what this replica lacks of a request's prompt, and return the request with the tokens that are charged
+        as cached: those that one replica, in the place of both, would have found."""
+        exchange = self._engine.exchange
+        try:
+            async with asyncio.timeout(ENGINE_SECONDS):
+                arrival = await asyncio.wrap_future(exchange(lambda one: one.expect(request)))
+        except TimeoutError:
+            self.outcomes["late"] += 1
+            return replace(request, cached_as=min(ticket.cached_tokens, len(request.prompt_token_ids)))
+        pull = _Pull(self._engine, self._transport, self._layout, arrival)
+        try:
+            outcome = await self._pulled(pull, ticket, token, request)
+        finally:
+            pull.stop()  # also where the client hung up
+            exchange(lambda one: one.finish(arrival))
+        self.outcomes[outcome] += 1
+        found = min(max(arrival.found, ticket.cached_tokens), len(request.prompt_token_ids))
+        return replace(request, cached_as=found)
+
+    async def _pulled(self, pull: _Pull, ticket: PullTicket, token: str, request: Request) -> str:
+        if len(pull.arrival.contents) * self._engine.planner.exchange.block_tokens < LEAST_TOKENS:
+            return "needless"
+        if self._engine.adapters.is_revoked(digest := request.adapter.digest):
+            return "needless"
+        if digest is not None:
+            self._engine.adapters.hint([digest])  # loaded while the KV comes
+        began = time.perf_counter()
+        try:
+            async with asyncio.timeout(self._patience(request)):
+                work = self._threads.submit(pull.run, ticket, token)
+                await asyncio.wrap_future(work)
+            return "pulled" if pull.arrival.placed else "nothing"
+        except PullFailed as error:
+            log.warning("prediction %s: its prompt is computed here: %s", ticket.jti, error)
+            return error.code
+        except TimeoutError:
+            log.warning("prediction %s: its prompt is computed here: the pull took too long", ticket.jti)
+            return "late"
+        except Exception as error:
+            log.warning("prediction %s: its prompt is computed here: %s", ticket.jti, type(error).__name__)
+            return "broken"
+        finally:
+            self.pulled_bytes += pull.arrival.placed * self._engine.planner.exchange.block_bytes
+            self.pull_seconds += time.perf_counter() - began
+
+    def _patience(self, request: Request) -> float:
+        planner, digest = self._engine.planner, request.adapter.digest
+        rank, rows = planner.accounts.rank(digest), planner.limits.max_batched_tokens
+        seconds = planner.costs.prefill_seconds(len(request.prompt_token_ids), rank, rows)
+        return min(max(_TIMES * seconds, _SHORTEST_SECONDS), _LONGEST_SECONDS)
+
+
+class _Pull:
+    """One pull in a thread: while a run is received, the engine places the one before. Holds two runs of memory."""
+
+    def __init__(self, engine: Engine, transport: Transport, layout: str, arrival: Arrival) -> None:
+        self.arrival = arrival
+        self._engine, self._transport, self._layout = engine, transport, layout
+        self._stopped, self._lock = threading.Event(), threading.Lock()
+        self._stream: Stream | None = None
+
+    def stop(self) -> None:
+        """End the transfer, if it runs, and take nothing more. From any thread."""
+        self._stopped.set()
+        self.arrival.over = True
+        with self._lock:
+            if self._stream is not None:
+                self._stream.interrupt()
+
+    def run(self, ticket: PullTicket, token: str) -> None:
+        """Receive the blocks of the arrival. Raises PullFailed; what came before stays."""
+        if self._stopped.is_set():
+            return
+        keys = [content.key for content in self.arrival.contents[:MAX_PULL_KEYS]]
+        try:
+            count, stream = self._transport.open(ticket, token, self._layout, keys)
+        except OSError as error:
+            raise PullFailed("unreachable", f"the source cannot be reached: {type(error).__name__}") from None
+        except (HTTPException, ProtocolError, ValueError) as error:
+            raise PullFailed("broken", f"the source's answer is no answer: {type(error).__name__}") from None
+        with closing(stream):
+            with self._lock:
+                self._stream = stream
+            try:
+                self._receive(stream, count)
+            finally:
+                with self._lock:
+                    self._stream = None
+
+    def _receive(self, stream: Stream, count: int) -> None:
+        exchange = self._engine.planner.exchange
+        each = run_blocks(exchange.block_bytes, exchange.block_tokens)
+        runs = [memoryview(bytearray(min(each, count) * exchange.block_bytes)) for _ in range(2)]
+        placing: list[Future[Copied] | None] = [None, None]
+        try:
+            for turn, start in enumerate(range(0, count, each)):
+                blocks, run = min(each, count - start), runs[turn % 2]
+                if not _placed(placing[turn % 2]):
+                    return
+                filled = _filled(stream, run[: blocks * exchange.block_bytes], self._stopped)
+                whole = filled // exchange.block_bytes
+                placing[turn % 2] = self._place(whole, run)
+                if whole < blocks:
+                    raise PullFailed("broken", f"the source broke off after {start + whole} of {count} blocks")
+        finally:
+            for one in placing:
+                with suppress(Exception):
+                    _placed(one)
+            for run in runs:
+                wipe(run)
+
+    def _place(self, blocks: int, run: memoryview) -> Future[Copied]:
+        return self._engine.exchange(lambda exchange: exchange.place(self.arrival, blocks, run))
+
+
+def _placed(run: Future[Copied] | None) -> bool:
+    """Wait until a run's memory is free. Returns whether all of it was wanted."""
+    if run is None:
+        return True
+    copied = run.result(ENGINE_SECONDS)
+    wait_for(copied.ended)
+    return copied.blocks > 0
+
+
+def _filled(stream: Stream, out: memoryview, stopped: threading.Event) -> int:
+    """Read until `out` is full or the stream ends; return the bytes."""
+    filled = 0
+    while filled < len(out) and not stopped.is_set():
+        try:
+            count = stream.readinto(out[filled:])
+        except (OSError, HTTPException, ValueError):  # a closed file is a ValueError
+            break
+        if not count:
+            break
+        filled += count
+    return filled
