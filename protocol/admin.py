@@ -127,6 +127,8 @@ class ReplicaStats(Answer, frozen=True, kw_only=True):
     waits: predicted seconds until a new sequence starts, by latency class: interactive, standard, batch
     load_seconds: predicted seconds of a load of an adapter
     draining: it finishes what it has and refuses new predictions
+    prefill_seconds: predicted seconds of a prompt of 1,000 tokens that is computed alone
+    kv_token_bytes: bytes of KV per token; pull_rate: bytes per second of the latest pulls from other replicas
     confinement_missing: layers of the verifying child's confinement that this replica's system refuses
     """
 
@@ -149,6 +151,9 @@ class ReplicaStats(Answer, frozen=True, kw_only=True):
     waits: tuple[float, float, float] = (0.0, 0.0, 0.0)
     load_seconds: float = 0.0
     draining: bool = False
+    prefill_seconds: float = 0.0
+    kv_token_bytes: int = 0
+    pull_rate: float = 0.0
     confinement_missing: tuple[str, ...] = ()
 
 

@@ -1,8 +1,8 @@
 """KV blocks from replica to replica (docs/prefill-decode.md): the ticket of a pull, and the request that shows it.
 
-`POST PULL_PATH` over TLS 1.3, on a port of its own. The answer is the raw KV of the asked blocks, one after the other, up
-to the first that the source does not have. The source's certificate is signed by the receipt key of its boot; the reader
-signs each request with its own. Both keys stand in the ticket, so that no other machine can take either part.
+`POST PULL_PATH` over TLS 1.3, on a port of its own. The answer is the raw KV of the asked blocks, one after the other,
+up to the first that the source does not have. The source's certificate is signed by the receipt key of its boot; the
+reader signs each request with its own. Both keys stand in the ticket, so that no other machine can take either part.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ MAX_PULL_REQUEST_BYTES = 1 << 19
 BLOCKS_HEADER = "x-intarsia-blocks"  # how many blocks an answer begins with the intention to send
 
 Role = Literal["both", "prefill", "decode"]
-Found = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
-PullUrl = Annotated[str, msgspec.Meta(max_length=200)]
+PullUrl = Annotated[str, msgspec.Meta(pattern=r"^(https://[!-~]{1,190})?\Z")]  # empty: no KV is pulled there
 _AUDIENCE: Final = "kv"
 _PROOF_DOMAIN = b"intarsia/kv-pull/v1"
 
@@ -41,7 +40,6 @@ class PullTicket(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     jti, attempt: of the prediction, or an id of its own for the conversations that a draining replica hands over
     source_key, reader_key: the receipt keys of both boots, in base64url
-    cached_tokens: prompt tokens that the source had computed before this prediction, which are charged as cached
     """
 
     iss: Literal["intarsia"] = ISSUER
@@ -58,7 +56,6 @@ class PullTicket(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     reader_key: Bytes32
     adapter: Digest | None
     cache_scope: Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
-    cached_tokens: Found
 
 
 class PullRequest(Request, frozen=True):
@@ -85,7 +82,6 @@ def pull_ticket(
     reader_key: str,
     adapter: str | None,
     cache_scope: str,
-    cached_tokens: int,
 ) -> PullTicket:
     """Return the claims of a pull that begins now; good for half a minute."""
     now = int(time.time())
@@ -102,7 +98,6 @@ def pull_ticket(
         reader_key=reader_key,
         adapter=adapter,
         cache_scope=cache_scope,
-        cached_tokens=cached_tokens,
     )
 
 

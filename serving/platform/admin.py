@@ -137,7 +137,7 @@ _UNKNOWN = ""
 
 def replica_stats(engine: Engine, leases: LeaseTable, confinement_missing: list[str]) -> ReplicaStats:
     """Return the figures that heartbeats and /admin/stats report."""
-    stats = engine.stats
+    stats, exchange = engine.stats, engine.planner.exchange
     return ReplicaStats(
         steps=stats.steps,
         max_adapters_in_one_batch=stats.max_adapters_in_one_batch,
@@ -158,5 +158,8 @@ def replica_stats(engine: Engine, leases: LeaseTable, confinement_missing: list[
         waits=engine.admission.waits(),
         load_seconds=engine.adapters.cost(_UNKNOWN).seconds,
         draining=engine.draining,
+        prefill_seconds=engine.planner.costs.prefill_seconds(1000, 0, engine.planner.limits.max_batched_tokens),
+        kv_token_bytes=exchange.block_bytes // exchange.block_tokens,
+        pull_rate=exchange.counts.pulled_rate,
         confinement_missing=tuple(confinement_missing),
     )

@@ -28,6 +28,7 @@ from sealed_weights import wipe
 from serving.block_copies import wait_for
 from serving.core import Request
 from serving.engine import Engine
+from serving.http.metrics import Gauge
 from serving.platform.errors import PullFailed
 from serving.platform.kv_runs import run_blocks
 from serving.platform.kv_tls import check_source, reader_context
@@ -42,6 +43,8 @@ ENGINE_SECONDS = 5.0
 LEAST_TOKENS = 64  # fewer are computed sooner than asked for
 # A pull may take as long as computing twice, within these limits.
 _TIMES, _SHORTEST_SECONDS, _LONGEST_SECONDS = 2.0, 1.0, 10.0
+# Weight of the latest pull in the measured rate.
+_LATEST = 0.2
 _MAX_REFUSAL_BYTES = 4096
 
 
@@ -144,31 +147,30 @@ class KvReader:
         self._engine, self._transport, self._layout = engine, transport, layout
         self._threads = ThreadPoolExecutor(MAX_PULLS, "kv-reader")
         self.outcomes: Counter[str] = Counter()
-        self.pulled_bytes, self.pull_seconds = 0, 0.0
+        self.pull_seconds = 0.0
 
     def close(self) -> None:
         """Take no more pulls; those that run end by themselves."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def bring(self, request: Request, ticket: PullTicket, token: str) -> Request:
-        """Pull what this replica lacks of a request's prompt, and return the request with the tokens that are charged
-        as cached: those that one replica, in the place of both, would have found."""
+    async def bring(self, request: Request, ticket: PullTicket | None, token: str) -> Request:
+        """Pull what this replica lacks of a request's prompt, and return the request with the tokens that it had found
+        before: those alone count as cached. Without a ticket nothing is pulled."""
         exchange = self._engine.exchange
         try:
             async with asyncio.timeout(ENGINE_SECONDS):
                 arrival = await asyncio.wrap_future(exchange(lambda one: one.expect(request)))
         except TimeoutError:
             self.outcomes["late"] += 1
-            return replace(request, cached_as=min(ticket.cached_tokens, len(request.prompt_token_ids)))
+            return request
         pull = _Pull(self._engine, self._transport, self._layout, arrival)
         try:
-            outcome = await self._pulled(pull, ticket, token, request)
+            outcome = "needless" if ticket is None else await self._pulled(pull, ticket, token, request)
         finally:
             pull.stop()  # also where the client hung up
             exchange(lambda one: one.finish(arrival))
         self.outcomes[outcome] += 1
-        found = min(max(arrival.found, ticket.cached_tokens), len(request.prompt_token_ids))
-        return replace(request, cached_as=found)
+        return replace(request, cached_as=arrival.found)
 
     async def _pulled(self, pull: _Pull, ticket: PullTicket, token: str, request: Request) -> str:
         if len(pull.arrival.contents) * self._engine.planner.exchange.block_tokens < LEAST_TOKENS:
@@ -193,14 +195,35 @@ class KvReader:
             log.warning("prediction %s: its prompt is computed here: %s", ticket.jti, type(error).__name__)
             return "broken"
         finally:
-            self.pulled_bytes += pull.arrival.placed * self._engine.planner.exchange.block_bytes
-            self.pull_seconds += time.perf_counter() - began
+            self._measured(pull.arrival, time.perf_counter() - began)
+
+    def _measured(self, arrival: Arrival, seconds: float) -> None:
+        self.pull_seconds += seconds
+        exchange = self._engine.planner.exchange
+        if arrival.placed:
+            rate, before = arrival.placed * exchange.block_bytes / seconds, exchange.counts.pulled_rate
+            exchange.counts.pulled_rate = rate if not before else before + _LATEST * (rate - before)
 
     def _patience(self, request: Request) -> float:
         planner, digest = self._engine.planner, request.adapter.digest
         rank, rows = planner.accounts.rank(digest), planner.limits.max_batched_tokens
         seconds = planner.costs.prefill_seconds(len(request.prompt_token_ids), rank, rows)
         return min(max(_TIMES * seconds, _SHORTEST_SECONDS), _LONGEST_SECONDS)
+
+
+def kv_gauges(engine: Engine, reader: KvReader) -> list[Gauge]:
+    """Return the gauges of KV that crosses between replicas."""
+    counts, outcomes = engine.planner.exchange.counts, reader.outcomes
+    return [
+        Gauge("kv_blocks_lent", "KV blocks that other replicas pulled, since start", lambda: counts.lent_blocks),
+        Gauge("kv_blocks_pulled", "KV blocks pulled from other replicas, since start", lambda: counts.placed_blocks),
+        Gauge(
+            "kv_pulls_failed",
+            "Pulls refused, late or broken, since start: their prompts were computed here",
+            lambda: sum(count for outcome, count in outcomes.items() if outcome not in ("pulled", "needless")),
+        ),
+        Gauge("kv_pull_seconds", "Seconds that pulls took, since start", lambda: reader.pull_seconds),
+    ]
 
 
 class _Pull:

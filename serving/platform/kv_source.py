@@ -1,7 +1,7 @@
 """A source of KV: the port on which other replicas pull blocks, over TLS 1.3 (docs/prefill-decode.md).
 
-A thread for each connection: what takes time, TLS and copies, runs beside the interpreter lock. Each waits for the engine
-twice per run of blocks at most, and holds two runs of memory.
+A thread for each connection: what takes time, TLS and copies, runs beside the interpreter lock. Each waits for the
+engine once per run of blocks, and holds two runs of memory.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""TLS 1.3 between replicas: a key for each boot, certified by the boot's receipt key, which the platform has registered.
+"""TLS 1.3 between replicas: a key for each boot, certified by the boot's receipt key, which the platform registered.
 
-No authority is asked. The ticket of a pull names the receipt key of its source, and the reader goes on only where that key
-has signed the certificate that it meets.
+No authority is asked. The ticket of a pull names the receipt key of its source, and the reader goes on only where that
+key has signed the certificate that it meets.
 """
 
 from __future__ import annotations

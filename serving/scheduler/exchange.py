@@ -1,8 +1,8 @@
 """KV blocks that leave for another replica, and those that come from one (docs/prefill-decode.md).
 
-A block crosses under its key, which stands for scope, adapter, base, precision, layout and all tokens up to its end. What
-comes is published under keys that this replica made itself, from tokens that it has: a peer cannot choose where its bytes
-are found. Copies alone: which machine may ask for what is decided in `serving.platform`.
+A block crosses under its key, which stands for scope, adapter, base, precision, layout and all tokens up to its end.
+What comes is published under keys that this replica made itself, from tokens that it has: a peer cannot choose where
+its bytes are found. Copies alone: which machine may ask for what is decided in `serving.platform`.
 """
 
 from __future__ import annotations
@@ -33,10 +33,12 @@ class Arrival:
 
 @dataclass(slots=True)
 class ExchangeCounts:
-    """Blocks since start: lent to other replicas, and placed here."""
+    """Blocks since start: lent to other replicas, and placed here. pulled_rate: bytes per second of latest pulls, 0
+    before the first."""
 
     lent_blocks: int = 0
     placed_blocks: int = 0
+    pulled_rate: float = 0.0
 
 
 @dataclass(slots=True)

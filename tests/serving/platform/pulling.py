@@ -63,7 +63,7 @@ class Pair:
     server: KvSource
     client: KvReader
 
-    def ticket(self, adapter: str | None = None, *, scope: str = SCOPE, cached: int = 0, **changes: Any) -> PullTicket:
+    def ticket(self, adapter: str | None = None, *, scope: str = SCOPE, **changes: Any) -> PullTicket:
         arguments: dict[str, Any] = {
             "jti": uuid.uuid4(),
             "attempt": 1,
@@ -74,7 +74,6 @@ class Pair:
             "reader_key": self.reader.key,
             "adapter": self.source.run.digest(adapter),
             "cache_scope": scope,
-            "cached_tokens": cached,
         }
         return pull_ticket(**arguments | changes)
 
@@ -90,7 +89,8 @@ class Pair:
     async def answer(self, request: Request, adapter: str | None = None, **changes: Any) -> list[Delta]:
         """Prefill at the source, pull, decode at the reader."""
         cached = await self.prefill(request)
-        brought = await self.bring(request, self.ticket(adapter, cached=cached, **changes))
+        brought = await self.bring(request, self.ticket(adapter, **changes))
+        brought = replace(brought, cached_as=max(cached, brought.cached_as or 0))
         return await self.reader.run.run(brought)
 
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from serving.core import Delta, SamplingParams
-from tests.serving.harness import GREEDY, Running, running
+from tests.serving.harness import GREEDY, running
 from tests.serving.platform.pulling import Pair, pair
 from tests.serving.tiny import ADAPTERS, Tiny
 
@@ -21,6 +21,12 @@ async def two(tiny: Tiny) -> AsyncIterator[Pair]:
 
 def tokens(deltas: list[Delta]) -> list[int]:
     return [token for delta in deltas for token in delta.token_ids]
+
+
+def charged(deltas: list[Delta]) -> tuple[int, int, int]:
+    """The figures of a bill; how many guesses were verified depends on the pace of the machine."""
+    usage = deltas[-1].usage
+    return usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens
 
 
 def prompt(seed: int, length: int) -> list[int]:
@@ -40,7 +46,7 @@ async def test_a_hundred_prompts_get_the_tokens_and_the_bill_of_one_replica(tiny
             request = two.reader.run.request(asked, adapter, tokens=8, sampling=sampling)
             apart = await two.answer(request, adapter)
             assert tokens(apart) == tokens(alone)
-            assert apart[-1].usage == alone[-1].usage
+            assert charged(apart) == charged(alone)
     assert two.client.outcomes["pulled"] >= 60
     assert set(two.client.outcomes) <= {"pulled", "needless"}
     placed = two.reader.run.engine.planner.exchange.counts.placed_blocks
