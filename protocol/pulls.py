@@ -1,8 +1,9 @@
 """KV blocks from replica to replica (docs/prefill-decode.md): the ticket of a pull, and the request that shows it.
 
-`POST PULL_PATH` over TLS 1.3, on a port of its own. The answer is the raw KV of the asked blocks, one after the other,
-up to the first that the source does not have. The source's certificate is signed by the receipt key of its boot; the
-reader signs each request with its own. Both keys stand in the ticket, so that no other machine can take either part.
+`POST PULL_PATH` and `CHAIN_PATH` over TLS 1.3, on a port of its own. The answer of a pull is the raw KV of the asked
+blocks, one after the other, up to the first that the source does not have. The source's certificate is signed by the
+receipt key of its boot; the reader signs each request with its own. Both keys stand in the ticket, so that no other
+machine can take either part.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from protocol import jws
 from protocol.errors import ProtocolError
-from protocol.messages import Attempt, Bytes32, Bytes64, Digest, Id, Request
+from protocol.messages import Answer, Attempt, Bytes32, Bytes64, Digest, Id, Request
 from protocol.tickets import CLOCK_SKEW_S, ISSUER, MAX_TICKET_BYTES
 from protocol.version import PROTOCOL_VERSION, require_version
 
 PULL_HEADER = "x-intarsia-pull"  # of a prediction whose prompt another replica has computed
 PULL_PATH = "/kv/pull"
+CHAIN_PATH = "/kv/chain"
+MAX_CHAIN_BYTES = 1 << 20
 PULL_TICKET_SECONDS = 30
 MAX_PULL_KEYS = 8192
 MAX_PULL_REQUEST_BYTES = 1 << 19
@@ -65,6 +68,26 @@ class PullRequest(Request, frozen=True):
     proof: Bytes64
     layout: Digest
     keys: Annotated[list[Bytes32], msgspec.Meta(min_length=1, max_length=MAX_PULL_KEYS)]
+
+
+class ChainRequest(Request, frozen=True):
+    """What a reader asks before it pulls a conversation that it does not know: the tokens up to the block of `key`."""
+
+    ticket: Annotated[str, msgspec.Meta(max_length=MAX_TICKET_BYTES)]
+    proof: Bytes64
+    layout: Digest
+    key: Bytes32
+
+
+class Chain(Answer, frozen=True):
+    """The tokens of a conversation's blocks. The reader makes the keys itself: a chain that does not end with the key
+    that it asked for is refused.
+
+    shared_tokens: leading ones that come from the adapter's contract alone
+    """
+
+    tokens: list[int]
+    shared_tokens: int
 
 
 class PullRejected(ProtocolError):

@@ -28,7 +28,20 @@ ADMIN_TICKET_SECONDS = 60
 CLOCK_SKEW_S = 30.0  # `iat` may be this far ahead of the reader's clock
 MAX_LIFETIME_S = 24 * 3600.0  # a forgotten or absurd `exp` may not fill a replay memory for ever
 
-Action = Literal["predict", "prefill", "verify", "revoke", "prefetch", "forget", "cancel", "journal", "stats", "drain"]
+Action = Literal[
+    "predict",
+    "prefill",
+    "verify",
+    "revoke",
+    "prefetch",
+    "forget",
+    "cancel",
+    "journal",
+    "stats",
+    "drain",
+    "conversations",
+    "pull",
+]
 
 
 class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):

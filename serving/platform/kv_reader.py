@@ -13,6 +13,7 @@ import ssl
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -23,10 +24,21 @@ from urllib.parse import urlsplit
 from protocol.encoding import decode_base64url, encode_base64url
 from protocol.errors import ProtocolError
 from protocol.messages import ErrorAnswer, decode, encode
-from protocol.pulls import BLOCKS_HEADER, MAX_PULL_KEYS, PULL_PATH, PullRequest, PullTicket, pull_proof
+from protocol.pulls import (
+    BLOCKS_HEADER,
+    CHAIN_PATH,
+    MAX_CHAIN_BYTES,
+    MAX_PULL_KEYS,
+    PULL_PATH,
+    Chain,
+    ChainRequest,
+    PullRequest,
+    PullTicket,
+    pull_proof,
+)
 from sealed_weights import wipe
 from serving.block_copies import wait_for
-from serving.core import Request
+from serving.core import AdapterRef, Request, SamplingParams
 from serving.engine import Engine
 from serving.http.metrics import Gauge
 from serving.platform.errors import PullFailed
@@ -71,6 +83,10 @@ class Transport(Protocol):
         """Return how many blocks the source has, and the stream of them. Raises PullFailed and OSError."""
         ...
 
+    def chain(self, ticket: PullTicket, token: str, layout: str, key: bytes) -> Chain:
+        """Return the tokens up to the block of a key. Raises PullFailed, OSError and ProtocolError."""
+        ...
+
 
 class HttpsTransport:
     """HTTP/1.1 over TLS 1.3. Both sides prove the receipt key of their boot, which the ticket names."""
@@ -80,6 +96,28 @@ class HttpsTransport:
 
     def open(self, ticket: PullTicket, token: str, layout: str, keys: list[bytes]) -> tuple[int, Stream]:
         """Connect, check the source's certificate, ask."""
+
+        def ask(proof: str) -> bytes:
+            return encode(PullRequest(token, proof, layout, [encode_base64url(key) for key in keys]))
+
+        connection = self._asked(ticket, token, PULL_PATH, ask)
+        try:
+            return _stream_of(connection, len(keys))
+        except BaseException:
+            connection.close()
+            raise
+
+    def chain(self, ticket: PullTicket, token: str, layout: str, key: bytes) -> Chain:
+        """Connect, check the source's certificate, ask."""
+
+        def ask(proof: str) -> bytes:
+            return encode(ChainRequest(token, proof, layout, encode_base64url(key)))
+
+        with closing(self._asked(ticket, token, CHAIN_PATH, ask)) as connection:
+            return decode(_response(connection).read(MAX_CHAIN_BYTES), Chain)
+
+    def _asked(self, ticket: PullTicket, token: str, path: str, ask: Callable[[str], bytes]) -> ssl.SSLSocket:
+        """Return a connection to the source, which was sent what `ask` makes of the proof."""
         parts = urlsplit(ticket.source_url)
         if parts.scheme != "https" or parts.hostname is None or parts.port is None:
             raise PullFailed("refused", "the ticket names no source")
@@ -95,16 +133,17 @@ class HttpsTransport:
             check_source(certificate, decode_base64url(ticket.source_key))
             assert certificate is not None
             proof = self._signer.sign_pull(pull_proof(token, certificate))
-            body = encode(PullRequest(token, proof, layout, [encode_base64url(key) for key in keys]))
-            head = f"POST {PULL_PATH} HTTP/1.1\r\nhost: {parts.netloc}\r\ncontent-length: {len(body)}\r\n\r\n"
+            body = ask(proof)
+            head = f"POST {path} HTTP/1.1\r\nhost: {parts.netloc}\r\ncontent-length: {len(body)}\r\n\r\n"
             secured.sendall(head.encode() + body)
-            return _answered(secured, len(keys))
+            return secured
         except BaseException:
             secured.close()
             raise
 
 
-def _answered(connection: ssl.SSLSocket, asked: int) -> tuple[int, Stream]:
+def _response(connection: ssl.SSLSocket) -> HTTPResponse:
+    """Return the answer, its body unread. Raises PullFailed for a refusal."""
     response = HTTPResponse(connection, method="POST")
     response.begin()
     if response.status != 200:
@@ -113,6 +152,11 @@ def _answered(connection: ssl.SSLSocket, asked: int) -> tuple[int, Stream]:
         except ProtocolError:
             code = "none"
         raise PullFailed("refused", f"the source refuses with {response.status}, {code[:40]}")
+    return response
+
+
+def _stream_of(connection: ssl.SSLSocket, asked: int) -> tuple[int, Stream]:
+    response = _response(connection)
     text = response.headers.get(BLOCKS_HEADER, "")
     count = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else -1
     if not 0 <= count <= asked:
@@ -144,7 +188,7 @@ class KvReader:
     """
 
     def __init__(self, engine: Engine, transport: Transport, layout: str) -> None:
-        self._engine, self._transport, self._layout = engine, transport, layout
+        self._engine, self.transport, self.layout = engine, transport, layout
         self._threads = ThreadPoolExecutor(MAX_PULLS, "kv-reader")
         self.outcomes: Counter[str] = Counter()
         self.pull_seconds = 0.0
@@ -163,7 +207,7 @@ class KvReader:
         except TimeoutError:
             self.outcomes["late"] += 1
             return request
-        pull = _Pull(self._engine, self._transport, self._layout, arrival)
+        pull = _Pull(self._engine, self.transport, self.layout, arrival)
         try:
             outcome = "needless" if ticket is None else await self._pulled(pull, ticket, token, request)
         finally:
@@ -171,6 +215,24 @@ class KvReader:
             exchange(lambda one: one.finish(arrival))
         self.outcomes[outcome] += 1
         return replace(request, cached_as=arrival.found)
+
+    async def fetch(self, ticket: PullTicket, token: str, key: bytes) -> None:
+        """Pull a conversation that another replica hands over, whose last block has this key; log why not."""
+        try:
+            async with asyncio.timeout(_LONGEST_SECONDS):
+                asked = self._threads.submit(self.transport.chain, ticket, token, self.layout, key)
+                chain = await asyncio.wrap_future(asked)
+        except Exception as error:
+            log.warning("a conversation was not handed over: %s", type(error).__name__)
+            self.outcomes["broken"] += 1
+            return
+        request = _conversation(ticket, chain)
+        made = await asyncio.wrap_future(self._engine.exchange(lambda one: one.ends_with(request)))
+        if made != key:
+            log.warning("a conversation was not handed over: its tokens are others than its key says")
+            self.outcomes["broken"] += 1
+            return
+        await self.bring(request, ticket, token)
 
     async def _pulled(self, pull: _Pull, ticket: PullTicket, token: str, request: Request) -> str:
         if len(pull.arrival.contents) * self._engine.planner.exchange.block_tokens < LEAST_TOKENS:
@@ -224,6 +286,20 @@ def kv_gauges(engine: Engine, reader: KvReader) -> list[Gauge]:
         ),
         Gauge("kv_pull_seconds", "Seconds that pulls took, since start", lambda: reader.pull_seconds),
     ]
+
+
+def _conversation(ticket: PullTicket, chain: Chain) -> Request:
+    """Return a request whose prompt begins with a conversation's blocks, of which none is the last."""
+    return Request(
+        request_id=ticket.jti,
+        tenant="",
+        cache_scope=ticket.cache_scope,
+        adapter=AdapterRef(ticket.adapter),
+        prompt_token_ids=(*chain.tokens, 0),
+        sampling=SamplingParams(),
+        max_tokens=1,
+        shared_tokens=chain.shared_tokens,
+    )
 
 
 class _Pull:

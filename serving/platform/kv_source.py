@@ -12,20 +12,22 @@ import threading
 from concurrent.futures import Future
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, TypeVar
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from protocol.encoding import decode_base64url
 from protocol.errors import ProtocolError
-from protocol.messages import ErrorAnswer, ErrorBody, decode, encode
+from protocol.messages import Answer, ErrorAnswer, ErrorBody, decode, encode
 from protocol.pulls import (
     BLOCKS_HEADER,
+    CHAIN_PATH,
     MAX_PULL_REQUEST_BYTES,
     PULL_PATH,
+    Chain,
+    ChainRequest,
     PullRequest,
-    PullTicket,
     pull_proof,
 )
 from sealed_weights import wipe
@@ -42,10 +44,14 @@ from serving.scheduler.exchange import Copied
 
 log = logging.getLogger(__name__)
 
+Asked = TypeVar("Asked", PullRequest, ChainRequest)
+
 MAX_CONNECTIONS = 16
 SOCKET_SECONDS = 5.0  # of a handshake, and of a peer that neither sends nor takes
 CONNECTION_SECONDS = 30.0  # of a whole pull: longer than any reader waits
 ENGINE_SECONDS = 5.0  # the longest wait for the engine's next step
+
+_POLL_SECONDS = 0.1  # between two looks whether it is to end
 
 
 class KvSource:
@@ -66,7 +72,9 @@ class KvSource:
         self.engine, self.tickets, self.leases, self.layout = engine, tickets, leases, layout
         self.context, self.certificate = source_context(signer)
         self._server = _Server(self, listener)
-        self._thread = threading.Thread(target=self._server.serve_forever, name="kv-source", daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(_POLL_SECONDS,), name="kv-source", daemon=True
+        )
 
     @property
     def port(self) -> int:
@@ -137,38 +145,52 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.close_connection = True
-        source = self.server.source
         try:
-            ticket, keys = self._checked(source)
+            if self.path == PULL_PATH:
+                self._lend(self._read(PullRequest))
+            elif self.path == CHAIN_PATH:
+                self._tell(self._read(ChainRequest))
+            else:
+                raise _Refused(404, "not_found", "there is nothing here")
         except _Refused as refusal:
-            self._refuse(refusal)
-            return
-        owner = (ticket.cache_scope, ticket.adapter)
+            log.warning("a pull was refused: %s", refusal)
+            self._answer(refusal.status, ErrorAnswer(ErrorBody(refusal.code, str(refusal))))
+
+    def _lend(self, request: PullRequest) -> None:
+        source, owner = self.server.source, self._owner(request, "pull")
+        try:
+            keys = [decode_base64url(key) for key in request.keys]
+        except ProtocolError as error:
+            raise _Refused(400, "bad_request", str(error)) from None
         count = _in_engine(source.engine.exchange(lambda exchange: exchange.has(owner, keys)))
         self.send_response(200)
         self.send_header("content-type", "application/octet-stream")
         self.send_header("content-length", str(count * source.engine.planner.exchange.block_bytes))
         self.send_header(BLOCKS_HEADER, str(count))
         self.end_headers()
-        self.wfile.flush()
         _Lending(source, owner, keys[:count]).send(self.connection)
 
-    def _checked(self, source: KvSource) -> tuple[PullTicket, list[bytes]]:
-        """Return the ticket, now spent, and the keys. Raises _Refused."""
+    def _tell(self, request: ChainRequest) -> None:
+        owner, key = self._owner(request, "chain"), decode_base64url(request.key)
+        chain = _in_engine(self.server.source.engine.exchange(lambda exchange: exchange.chain(owner, key)))
+        self._answer(200, Chain(*chain))
+
+    def _read(self, kind: type[Asked]) -> Asked:
         length = self.headers.get("content-length", "")
-        if self.path != PULL_PATH:
-            raise _Refused(404, "not_found", "there is nothing here")
         if not length.isascii() or not length.isdigit() or int(length) > MAX_PULL_REQUEST_BYTES:
             raise _Refused(413, "too_large", f"a pull asks with at most {MAX_PULL_REQUEST_BYTES} bytes")
         try:
-            request = decode(self.rfile.read(int(length)), PullRequest)
-            keys = [decode_base64url(key) for key in request.keys]
+            return decode(self.rfile.read(int(length)), kind)
         except ProtocolError as error:
             raise _Refused(400, "bad_request", str(error)) from None
+
+    def _owner(self, request: PullRequest | ChainRequest, use: str) -> Owner:
+        """Return whose blocks the request may have; its ticket is spent for this use. Raises _Refused."""
+        source = self.server.source
         if request.layout != source.layout:
             raise _Refused(409, "other_layout", "the two replicas lay out KV in different ways")
         try:
-            ticket = source.tickets.verify_pull(request.ticket, lends=True)
+            ticket = source.tickets.verify_pull(request.ticket, lends=use)
             reader = Ed25519PublicKey.from_public_bytes(decode_base64url(ticket.reader_key))
             reader.verify(decode_base64url(request.proof), pull_proof(request.ticket, source.certificate))
         except TicketRefused as error:
@@ -176,17 +198,15 @@ class _Handler(BaseHTTPRequestHandler):
         except PlatformError as error:
             raise _Refused(503, error.code, str(error)) from None
         except (InvalidSignature, ProtocolError, ValueError):
-            raise _Refused(
-                401, "invalid_proof", "the request is not signed by the reader that the ticket names"
-            ) from None
+            why = "the request is not signed by the reader that the ticket names"
+            raise _Refused(401, "invalid_proof", why) from None
         if not _may_lend(source, ticket.adapter):
             raise _Refused(403, "adapter_revoked", "this replica holds no lease on the adapter")
-        return ticket, keys
+        return ticket.cache_scope, ticket.adapter
 
-    def _refuse(self, refusal: _Refused) -> None:
-        log.warning("a pull was refused: %s", refusal)
-        body = encode(ErrorAnswer(ErrorBody(refusal.code, str(refusal))))
-        self.send_response(refusal.status)
+    def _answer(self, status: int, message: Answer) -> None:
+        body = encode(message)
+        self.send_response(status)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(body)))
         self.end_headers()

@@ -123,7 +123,7 @@ def _build(
     verifier = Verifier(
         engine, base.tokenizer, base.spec, link, packages, source, contracts, examples, references, must_lock=must_lock
     )
-    administration = Administration(engine, tickets, leases, desk, verifier)
+    administration = Administration(engine, tickets, leases, desk, verifier, kv_reader)
     app = create_app(
         engine,
         base.tokenizer,

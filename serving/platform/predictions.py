@@ -139,7 +139,7 @@ class PredictionDesk:
     def _pull_of(self, reader: KvReader, ticket: Ticket, token: str) -> PullTicket | None:
         """Return the ticket of a pull, None for one that does not verify or is of another prediction."""
         try:
-            pull = self._tickets.verify_pull(token, lends=False)
+            pull = self._tickets.verify_pull(token)
         except TicketRefused as error:
             why = str(error)
         else:

@@ -63,20 +63,23 @@ class TicketVerifier:
         self._spend(use, min(ticket.exp, ticket.iat + PRESENTED_WITHIN_S))
         return ticket
 
-    def verify_pull(self, token: str | None, *, lends: bool) -> PullTicket:
-        """Check the ticket of a pull. lends: this replica is its source, and spends it; else its reader.
+    def verify_pull(self, token: str | None, *, lends: str | None = None) -> PullTicket:
+        """Check the ticket of a pull.
+
+        lends: this replica is its source, and spends it for this use: once for a pull, once for a chain before it;
+            None: this replica is its reader
 
         Raises TicketRefused or TooManyTickets.
         """
         with self._lock:
             replica_id, keys = self._replica_id, self._keys
-        side = {"source_id" if lends else "reader_id": replica_id}
+        side = {"reader_id" if lends is None else "source_id": replica_id}
         try:
             ticket = read_pull_ticket(token, keys, now=self._now(), **side)
         except PullRejected as error:
             raise TicketRefused(str(error)) from None
-        if lends:
-            self._spend(f"pull:{ticket.jti}:{ticket.attempt}:{ticket.reader_id}", ticket.exp)
+        if lends is not None:
+            self._spend(f"{lends}:{ticket.jti}:{ticket.attempt}:{ticket.reader_id}", ticket.exp)
         return ticket
 
     def void(self, jti: str) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from serving.block_copies import BlockCopies, Ended
 from serving.core import Request
 from serving.kv.content import Content, Owner, Owners
+from serving.kv.prefix import scoped_key
 from serving.kv.tiers import Tiers
 from serving.scheduler.tables import BlockTables
 
@@ -64,6 +65,11 @@ class Exchange:
         self._copies, self.block_bytes, self.layout = copies, block_bytes, layout
 
     @property
+    def arrivals(self) -> int:
+        """Return how many arrivals are open."""
+        return len(self._arrivals)
+
+    @property
     def block_tokens(self) -> int:
         """Return the tokens of a block."""
         return self._pool.block_size
@@ -92,6 +98,42 @@ class Exchange:
         self.counts.lent_blocks += copied.blocks
         return copied
 
+    def hottest(self, most: int) -> list[tuple[Content, int]]:
+        """Return the last blocks of conversations, the last used first, and how many tokens end with each. Blocks that
+        belong to an adapter's contract alone are none."""
+        contents = self._pool.contents()
+        inner, found = {content.parent for content in contents}, list[tuple[Content, int]]()
+        for content in reversed(contents):
+            if len(found) == most:
+                break
+            if content.scope is not None and content.key not in inner:
+                blocks = self._before(content.owner, content.key, contents)
+                found.append((content, len(blocks) * self._pool.block_size))
+        return found
+
+    def chain(self, owner: Owner, key: bytes) -> tuple[list[int], int]:
+        """Return the tokens of all blocks up to the one of this key, and how many of the first are of the adapter's
+        contract; nothing where a block is not here, or not for this owner."""
+        contents = self._before(owner, key, self._pool.contents())
+        shared = sum(len(content.tokens) for content in contents if content.scope is None)
+        return [token for content in contents for token in content.tokens], shared
+
+    def _before(self, owner: Owner, key: bytes, known: list[Content]) -> list[Content]:
+        """Return what the blocks up to the one of this key hold, in order; `known`: all that is published."""
+        found: list[Content] = []
+        roots, scope = self._tables.roots(owner), owner[0] or ""
+        while (block := self._readable(owner, key)) is not None:
+            content = self._pool.content(block)
+            assert content is not None and content.parent is not None
+            found.insert(0, content)
+            if content.parent in roots:
+                return found
+            key = content.parent
+            if self._pool.block_of(key) is None:  # the first block of its scope, behind those of a contract
+                shared = (one.key for one in known if one.scope is None and one.digest == owner[1])
+                key = next((one for one in shared if scoped_key(one, scope) == content.parent), b"")
+        return []
+
     def _readable(self, owner: Owner, key: bytes) -> int | None:
         block = self._pool.block_of(key)
         content = None if block is None else self._pool.content(block)
@@ -114,6 +156,11 @@ class Exchange:
         arrival = Arrival(contents[known:] if reuses else [], found)
         self._arrivals.add(arrival)
         return arrival
+
+    def ends_with(self, request: Request) -> bytes | None:
+        """Return the key of the last block that a request's prompt may find."""
+        contents = self._tables.contents_of(request)
+        return contents[-1].key if contents else None
 
     def _is_here(self, key: bytes) -> bool:
         return self._pool.block_of(key) is not None or self._tiers.holds(key)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from serving.core import Request, Sequence
-from serving.kv.content import Content
+from serving.kv.content import Content, Owner
 from serving.kv.pool import BlockPool
 from serving.kv.prefix import block_key, root_key, scoped_key, shared_root_key
 from serving.steps import Chunk
@@ -191,6 +191,11 @@ class BlockTables:
             contents.append(Content(key, request.adapter.digest, scope, parent, tokens, request.latency_class))
             keys.append(key)
         return contents
+
+    def roots(self, owner: Owner) -> set[bytes]:
+        """Return the keys before the first block of any prompt of an owner."""
+        scope, digest = owner
+        return {root_key(scope or "", digest, self._fingerprint), shared_root_key(digest, self._fingerprint)}
 
     def found_tokens(self, request: Request, keys: list[bytes]) -> int:
         """Return how many tokens of a prompt need no computing where its first blocks, of these keys, are here."""

@@ -77,6 +77,11 @@ class Pair:
         }
         return pull_ticket(**arguments | changes)
 
+    def counts(self) -> tuple[int, int]:
+        """Blocks that were lent and placed so far."""
+        lent, placed = (one.run.engine.planner.exchange.counts for one in (self.source, self.reader))
+        return lent.lent_blocks, placed.placed_blocks
+
     async def prefill(self, request: Request) -> int:
         """Have the source compute the prompt alone; return how many of its tokens it had."""
         self.source.lease(request.adapter.digest)
