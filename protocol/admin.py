@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from protocol.messages import Answer, Attempt, Bytes32, Digest, Empty, Id, Request
+from protocol.messages import Answer, Attempt, Bytes32, Digest, Empty, Id, Request, Token
 
 ADMIN_PATH = "/admin/{action}"
 MAX_JOURNAL_KEYS = 500  # of one request: the answer, with a receipt of 700 bytes for each, fits a message
@@ -145,7 +145,7 @@ class Conversations(Answer, frozen=True):
 class PullOrder(Request, frozen=True):
     """One conversation to pull from another replica, by the ticket for it."""
 
-    ticket: Annotated[str, msgspec.Meta(max_length=4096)]
+    ticket: Token
     key: Bytes32
 
 

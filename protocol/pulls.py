@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from protocol import jws
 from protocol.errors import ProtocolError
-from protocol.messages import Answer, Attempt, Bytes32, Bytes64, Digest, Id, Request
+from protocol.messages import Answer, Attempt, Bytes32, Bytes64, Digest, Id, Request, Token
 from protocol.tickets import CLOCK_SKEW_S, ISSUER, MAX_TICKET_BYTES
 from protocol.version import PROTOCOL_VERSION, require_version
 
@@ -64,7 +64,7 @@ class PullTicket(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 class PullRequest(Request, frozen=True):
     """What a reader asks of a source. `layout` stands for everything that the bytes of a block depend on."""
 
-    ticket: Annotated[str, msgspec.Meta(max_length=MAX_TICKET_BYTES)]
+    ticket: Token
     proof: Bytes64
     layout: Digest
     keys: Annotated[list[Bytes32], msgspec.Meta(min_length=1, max_length=MAX_PULL_KEYS)]
@@ -73,7 +73,7 @@ class PullRequest(Request, frozen=True):
 class ChainRequest(Request, frozen=True):
     """What a reader asks before it pulls a conversation that it does not know: the tokens up to the block of `key`."""
 
-    ticket: Annotated[str, msgspec.Meta(max_length=MAX_TICKET_BYTES)]
+    ticket: Token
     proof: Bytes64
     layout: Digest
     key: Bytes32

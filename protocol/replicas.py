@@ -77,8 +77,8 @@ class Introduction(Request, frozen=True, kw_only=True):
     receipt_public_key: Bytes32
     nonce: Bytes32
     evidence: dict[str, Any]
-    role: Role = "both"
-    transfer_url: PullUrl = ""
+    role: Role
+    transfer_url: PullUrl
 
 
 class Registration(Introduction, frozen=True, kw_only=True):
