@@ -15,6 +15,7 @@ from benchmarks.kernels import report as kernels
 from benchmarks.kv_tiers import report as kv_tiers
 from benchmarks.machine import RESULTS
 from benchmarks.packed_base import report as packed_base
+from benchmarks.prefill_decode import report as prefill_decode
 from benchmarks.serving import gpu
 from benchmarks.serving import report as serving
 from benchmarks.speculation import report as speculation
@@ -211,6 +212,10 @@ def _load(file: Path) -> Any:
     return json.loads(file.read_text(encoding="utf-8"))
 
 
+def _prefill_decode(file: Path) -> str:
+    return prefill_decode.report(json.loads(file.read_text(encoding="utf-8")))
+
+
 RENDERERS: dict[str, Callable[[Path], str]] = {
     "gateway": _gateway,
     "serving": _serving,
@@ -225,6 +230,7 @@ RENDERERS: dict[str, Callable[[Path], str]] = {
     "fleet": _fleet,
     "kv_tiers": _kv_tiers,
     "packed_base": _packed_base,
+    "prefill_decode": _prefill_decode,
     "pages": _pages,
     "search": _search,
     "kernels_cpu": _kernels_cpu,

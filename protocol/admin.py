@@ -6,10 +6,11 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from protocol.messages import Answer, Attempt, Digest, Empty, Id, Request
+from protocol.messages import Answer, Attempt, Bytes32, Digest, Empty, Id, Request, Token
 
 ADMIN_PATH = "/admin/{action}"
 MAX_JOURNAL_KEYS = 500  # of one request: the answer, with a receipt of 700 bytes for each, fits a message
+MAX_CONVERSATIONS = 256
 
 
 class VerifyRequest(Request, frozen=True):
@@ -120,6 +121,46 @@ class Draining(Answer, frozen=True):
     draining: bool
 
 
+class ConversationsRequest(Request, frozen=True):
+    """Ask for the conversations that were used last, as far as their KV is in memory."""
+
+    most: Annotated[int, msgspec.Meta(ge=1, le=MAX_CONVERSATIONS)]
+
+
+class Conversation(Answer, frozen=True):
+    """The KV of a beginning of prompts: its owner, the key of its last block, and its tokens."""
+
+    cache_scope: str
+    adapter: Digest | None
+    key: Bytes32
+    tokens: int
+
+
+class Conversations(Answer, frozen=True):
+    """Conversations, the last used first."""
+
+    conversations: list[Conversation]
+
+
+class PullOrder(Request, frozen=True):
+    """One conversation to pull from another replica, by the ticket for it."""
+
+    ticket: Token
+    key: Bytes32
+
+
+class PullOrders(Request, frozen=True):
+    """Pull conversations that another replica hands over, most wanted first."""
+
+    orders: Annotated[list[PullOrder], msgspec.Meta(max_length=MAX_CONVERSATIONS)]
+
+
+class Pulling(Answer, frozen=True):
+    """How many orders were taken; pulling goes on afterwards."""
+
+    taken: int
+
+
 class ReplicaStats(Answer, frozen=True, kw_only=True):
     """Figures since start, and what is resident and leased now. Heartbeats carry them too.
 
@@ -127,6 +168,8 @@ class ReplicaStats(Answer, frozen=True, kw_only=True):
     waits: predicted seconds until a new sequence starts, by latency class: interactive, standard, batch
     load_seconds: predicted seconds of a load of an adapter
     draining: it finishes what it has and refuses new predictions
+    prefill_seconds: predicted seconds of a prompt of 1,000 tokens that is computed alone
+    kv_token_bytes: bytes of KV per token; pull_rate: bytes per second of the latest pulls from other replicas
     confinement_missing: layers of the verifying child's confinement that this replica's system refuses
     """
 
@@ -149,6 +192,9 @@ class ReplicaStats(Answer, frozen=True, kw_only=True):
     waits: tuple[float, float, float] = (0.0, 0.0, 0.0)
     load_seconds: float = 0.0
     draining: bool = False
+    prefill_seconds: float = 0.0
+    kv_token_bytes: int = 0
+    pull_rate: float = 0.0
     confinement_missing: tuple[str, ...] = ()
 
 
@@ -162,4 +208,6 @@ CALLS: dict[str, tuple[type[Request], type[Answer]]] = {
     "journal": (JournalRequest, JournalAnswer),
     "stats": (Empty, ReplicaStats),
     "drain": (Empty, Draining),
+    "conversations": (ConversationsRequest, Conversations),
+    "pull": (PullOrders, Pulling),
 }

@@ -17,6 +17,8 @@ Attempt = Annotated[int, msgspec.Meta(ge=1, lt=2**15)]  # of one prediction, cou
 Bytes32 = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{43}\Z")]  # 32 bytes in base64url
 Bytes64 = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{86}\Z")]  # 64 bytes in base64url
 
+Token = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.-]{1,4096}\Z")]  # a signed token, unread
+
 Message = TypeVar("Message", bound=msgspec.Struct)
 
 

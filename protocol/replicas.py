@@ -15,6 +15,7 @@ import msgspec
 from protocol.encoding import canonical_json, decode_base64url, encode_base64url
 from protocol.errors import ProtocolError
 from protocol.messages import Answer, Bytes32, Bytes64, Digest, ReplicaName, Request, decode, to_fields
+from protocol.pulls import PullUrl, Role
 from protocol.version import PROTOCOL_VERSION, UNVERSIONED, require_version
 
 INTERNAL_PATH = "/internal/v1/"
@@ -62,7 +63,11 @@ class Challenge(Answer, frozen=True):
 
 
 class Introduction(Request, frozen=True, kw_only=True):
-    """A replica's description of itself, which its receipt key signs. `base` is the fingerprint of its base model."""
+    """A replica's description of itself, which its receipt key signs. `base` is the fingerprint of its base model.
+
+    role: whether it answers whole predictions, computes prompts for others, or prefers prompts computed by others
+    transfer_url: where other replicas pull KV from it over TLS; empty: nowhere
+    """
 
     protocol_version: int
     name: ReplicaName
@@ -72,6 +77,8 @@ class Introduction(Request, frozen=True, kw_only=True):
     receipt_public_key: Bytes32
     nonce: Bytes32
     evidence: dict[str, Any]
+    role: Role
+    transfer_url: PullUrl
 
 
 class Registration(Introduction, frozen=True, kw_only=True):

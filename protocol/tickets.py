@@ -28,11 +28,24 @@ ADMIN_TICKET_SECONDS = 60
 CLOCK_SKEW_S = 30.0  # `iat` may be this far ahead of the reader's clock
 MAX_LIFETIME_S = 24 * 3600.0  # a forgotten or absurd `exp` may not fill a replay memory for ever
 
-Action = Literal["predict", "verify", "revoke", "prefetch", "forget", "cancel", "journal", "stats", "drain"]
+Action = Literal[
+    "predict",
+    "prefill",
+    "verify",
+    "revoke",
+    "prefetch",
+    "forget",
+    "cancel",
+    "journal",
+    "stats",
+    "drain",
+    "conversations",
+    "pull",
+]
 
 
 class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """The claims. The last group is meaningful for the action `predict` alone."""
+    """The claims. The last group is meaningful for the actions `predict` and `prefill` alone."""
 
     iss: Literal["intarsia"]
     aud: Literal["serving"]
@@ -55,6 +68,7 @@ class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     stop_at_grant: bool = False
     contract: Digest | None = None
     teaches: bool = False
+    cached_tokens: Annotated[int, msgspec.Meta(ge=0, lt=2**31)] | None = None
 
 
 class TicketRejected(ProtocolError):
@@ -76,12 +90,17 @@ def prediction_ticket(
     stop_at_grant: bool,
     contract: str | None = None,
     teaches: bool = False,
+    action: Literal["predict", "prefill"] = "predict",
+    cached_tokens: int | None = None,
 ) -> Ticket:
     """Return the claims of one prediction. `deadline` is in unix seconds, `adapter` a package digest or None.
 
     stop_at_grant: `max_tokens` may be less than the body asks for; an answer that ends there says "budget"
     contract: the package whose contract the bare base follows; an adapter follows its own
     teaches: the platform's own call, which tells nothing of any tenant: every scope's drafts may come from its answer
+    cached_tokens: the prompt was computed by another replica, which had so many of its tokens before: at least as many
+        count as cached, wherever the KV then comes from; None: it was not
+    action: `prefill` has the prompt alone computed, for another replica to pull; `max_tokens` is then 0
 
     The cache scope is the organization: one tenant's cached prefixes are never visible to another, not even as timing.
     """
@@ -92,7 +111,7 @@ def prediction_ticket(
         iat=int(time.time()),
         exp=int(deadline),
         protocol_version=PROTOCOL_VERSION,
-        action="predict",
+        action=action,
         replica_id=str(replica_id),
         body_sha256=body_sha256(body),
         attempt=attempt,
@@ -105,6 +124,7 @@ def prediction_ticket(
         stop_at_grant=stop_at_grant,
         contract=contract,
         teaches=teaches,
+        cached_tokens=cached_tokens,
     )
 
 

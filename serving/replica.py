@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import hashlib
 import json
 import logging
 import resource
@@ -303,11 +304,12 @@ def _assemble(
         _check_lock(adapter_pool, memory.pages, must_lock)
     adapters.pipeline.base = runner.linears
     tiers = build_tiers(config, device, pool, runner.kv, memory.block_bytes)
+    layout = kv_layout(base.fingerprint, runner.kv, precision, config.block_size, memory.block_bytes)
     planner = Planner(
         config.limits,
         pool,
         adapters,
-        base.fingerprint,
+        layout,
         targets=config.targets,
         costs=CostModel(knee=runner.cheap_rows),
         drafter=Drafter(base.tokenizer.eos_token_ids),
@@ -315,6 +317,7 @@ def _assemble(
         drafts_in_turn=runner.drafts_in_turn,
         tiers=tiers,
     )
+    planner.exchange.attach(runner.kv, memory.block_bytes, layout)
     if runner.paces_loads and config.thread_count >= available_cores():
         adapters.gate.load_pause = _LOAD_PAUSE
     sharing = None
@@ -356,6 +359,16 @@ def _assemble(
         engine.trace = Trace(config.trace)
         runner.trace = engine.trace
     return engine
+
+
+def kv_layout(fingerprint: str, kv: object, precision: Precision, block_size: int, block_bytes: int) -> str:
+    """Return the SHA-256 (hex) of all that a KV block's bytes depend on besides its tokens and its adapter.
+
+    It is part of every block's key: replicas that compute in another precision, or lay blocks out otherwise, never
+    find each other's.
+    """
+    material = repr((fingerprint, type(kv).__qualname__, precision, block_size, block_bytes))
+    return hashlib.sha256(b"intarsia/kv/layout/v1" + material.encode()).hexdigest()
 
 
 def _check_lock(pool: AdapterPool, pages: int, must_lock: bool) -> None:

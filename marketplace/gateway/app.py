@@ -26,6 +26,7 @@ from marketplace.gateway.http import Receive, Scope, Send, headers_of, send_json
 from marketplace.gateway.metrics import count_refusal, count_request
 from marketplace.gateway.offers import Offers
 from marketplace.gateway.prediction import Parts
+from marketplace.gateway.prefill import Prefills
 from marketplace.gateway.presence import Presence
 from marketplace.gateway.principals import Authenticator
 from marketplace.gateway.protection import Protection
@@ -192,6 +193,7 @@ class Gateway:
             attack_guards=AttackGuards(self._offers, self._valkey),
             calls=Runs(),
             features=Features(),
+            prefills=Prefills(self._offers),
         )
         self._tasks = [
             asyncio.create_task(presence.run()),

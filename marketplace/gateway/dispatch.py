@@ -89,6 +89,7 @@ async def _ask(prediction: Prediction, replica: ReplicaAddress, path: str, reque
             "content-type": "application/json",
             TICKET_HEADER: prediction.ticket(replica),
             REQUEST_ID_HEADER: request_id,
+            **prediction.pull_headers(replica),
             **prediction.trace_headers(replica),
         },
         seconds=DEADLINE_SECONDS + 5,

@@ -18,7 +18,7 @@ from marketplace.gateway.admittance import Admittance
 from marketplace.gateway.cache import TtlCache
 from marketplace.gateway.errors import not_found, off_sale, revoked, unavailable
 from marketplace.gateway.offer_rows import NOT_YET, AttackGuard, Ending, Terms, read_row, served_row
-from marketplace.gateway.pools import REPLICA_SILENT_SECONDS, Pools, ReplicaAddress, Told
+from marketplace.gateway.pools import REPLICA_SILENT_SECONDS, Pool, Pools, ReplicaAddress, Told
 from marketplace.gateway.principals import Principal
 from marketplace.guards.policies import NO_POLICY, Policy
 from marketplace.protection.policies import Rules
@@ -34,7 +34,7 @@ WHERE f.slug = %s AND f.kept_until > now()
 _REFERRER_SQL = "SELECT referred_by_id FROM accounts_organization WHERE id = %s AND referral_ends_at > now()"
 _SPLIT_SQL = "SELECT billing_split_id(%s::uuid[], %s::integer[], %s::text[])"
 _REPLICA_SQL = """
-SELECT id, name, url, base_fingerprint, receipt_public_key, stats - 'leased' AS stats,
+SELECT id, name, url, base_fingerprint, receipt_public_key, role, transfer_url, stats - 'leased' AS stats,
     extract(epoch FROM now() - last_seen_at)::float8 AS age,
     (SELECT count(*) FROM billing_gateway g WHERE g.last_seen_at > now() - make_interval(secs => %s)) AS senders
 FROM vault_replica r
@@ -85,6 +85,7 @@ class _Heard:
     """The replicas of one checkpoint as their heartbeats say, and the gateways that send calls to them."""
 
     told: list[Told]
+    prompts: list[Told]  # of those that compute prompts for others
     senders: int
 
 
@@ -207,13 +208,21 @@ class Offers:
         if principal is not None and principal.checkpoint:
             named = principal.checkpoint
             checkpoints = (named,) if principal.measures or named in checkpoints else ()
-        heard = [await self._of_checkpoint(database, checkpoint) for checkpoint in checkpoints]
-        senders = max((one.senders for one in heard), default=1)
-        pool = self.pools.of(checkpoints, [one.told for one in heard], senders)
-        found = pool.ranked(offer.digest or "base", latency_class, conversation)
+        found = (await self._pool(database, checkpoints)).ranked(offer.digest or "base", latency_class, conversation)
         if not found:
             raise unavailable("No replica is serving this model's base right now. Nothing was charged; try again.")
         return found
+
+    async def pools_of(self, database: AsyncConnectionPool[Any], checkpoint: str) -> tuple[Pool, Pool]:
+        """Return the replicas of one checkpoint that answer, and those that compute prompts for them."""
+        heard = await self._of_checkpoint(database, checkpoint)
+        prompts = self.pools.of((checkpoint, "prefill"), [heard.prompts], heard.senders)
+        return await self._pool(database, (checkpoint,)), prompts
+
+    async def _pool(self, database: AsyncConnectionPool[Any], checkpoints: tuple[str, ...]) -> Pool:
+        heard = [await self._of_checkpoint(database, checkpoint) for checkpoint in checkpoints]
+        senders = max((one.senders for one in heard), default=1)
+        return self.pools.of(checkpoints, [one.told for one in heard], senders)
 
     async def _of_checkpoint(self, database: AsyncConnectionPool[Any], fingerprint: str) -> _Heard:
         return await self._replicas.get(fingerprint, lambda: self._load_replicas(database, fingerprint))
@@ -223,9 +232,9 @@ class Offers:
             await cursor.execute(_REPLICA_SQL, (REPLICA_SILENT_SECONDS, fingerprint, REPLICA_SILENT_SECONDS))
             rows = await cursor.fetchall()
         senders = max((row.pop("senders") for row in rows), default=1)
-        return _Heard(
-            [Told(age=row.pop("age"), stats=row.pop("stats"), address=ReplicaAddress(**row)) for row in rows], senders
-        )
+        told = [Told(age=row.pop("age"), stats=row.pop("stats"), address=ReplicaAddress(**row)) for row in rows]
+        prompts = [one for one in told if one.address.role == "prefill"]
+        return _Heard([one for one in told if one.address.role != "prefill"], prompts, senders)
 
     async def listing(self, database: AsyncConnectionPool[Any], *, consumer: Principal) -> list[dict[str, Any]]:
         """Return rows of `GET /v1/models`: everything public and the caller's own, as far as the key may call it."""

@@ -10,6 +10,7 @@ import time
 import uuid
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from typing import Literal
 
 from billing.budgets.runs.records import RunState
 from billing.hotpath import HoldRequest
@@ -103,8 +104,18 @@ class Order:
             run_id=self.run_id,
         )
 
-    def ticket(self, *, attempt: int, replica_id: uuid.UUID) -> Ticket:
-        """Return the claims that let one replica carry it out, once."""
+    def ticket(
+        self,
+        *,
+        attempt: int,
+        replica_id: uuid.UUID,
+        action: Literal["predict", "prefill"] = "predict",
+        cached_tokens: int | None = None,
+    ) -> Ticket:
+        """Return the claims that let one replica carry it out, or compute its prompt alone, once.
+
+        cached_tokens: what the replica that computed its prompt had of it before; None: none did
+        """
         return prediction_ticket(
             prediction_id=self.id,
             attempt=attempt,
@@ -114,8 +125,10 @@ class Order:
             body=self.body,
             deadline=self.deadline,
             max_prompt_tokens=self.max_prompt_tokens,
-            max_tokens=self.max_tokens,
+            max_tokens=0 if action == "prefill" else self.max_tokens,
             latency_class=self.request.latency_class,
+            action=action,
+            cached_tokens=cached_tokens,
             stop_at_grant=self.stops_at_grant,
             teaches=self.principal.teaches,
             contract=self.offer.digest if self.principal.bare_base and self.offer.contract is not None else None,

@@ -16,6 +16,7 @@ from typing import Any
 import orjson
 
 from protocol.latency import LatencyClass
+from protocol.pulls import Role
 from routing import Call, Fleet, Rates, View, home_count, key_of, rank
 
 REPLICA_SILENT_SECONDS = 10  # heartbeats come every 2 s
@@ -27,18 +28,22 @@ _CLASSES: dict[LatencyClass, tuple[int, float]] = {  # place in a replica's wait
 # A replica that does not tell its seats: it runs a version from before there were such figures.
 _SEATS = 16
 _MOST = 1_000_000.0
+_MOST_FIGURE = 1e15
 _BEGINNING = 512  # characters of a text that count
 
 
 @dataclass(frozen=True)
 class ReplicaAddress:
-    """A live replica: where it is, the checkpoint that it serves, and the key its receipts are signed with."""
+    """A live replica: where it is, the checkpoint that it serves, the key its receipts are signed with, what it takes,
+    and where other replicas pull KV from it."""
 
     id: uuid.UUID
     name: str
     url: str
     base_fingerprint: str
     receipt_public_key: bytes
+    role: Role = "both"
+    transfer_url: str = ""
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,7 @@ class Pool:
         self._addresses: dict[str, ReplicaAddress] = {}
         self._ended: dict[str, tuple[float, float]] = {}  # name → (calls that ended since its start, when)
         self._lost: dict[str, float] = {}  # name → when
+        self._stats: dict[str, Mapping[str, Any]] = {}
 
     def refresh(self, told: Sequence[Told], senders: int) -> None:
         """Take the last heartbeats of all replicas of the pool; those that are not among them are forgotten.
@@ -71,10 +77,12 @@ class Pool:
             del self._addresses[name]
             self._ended.pop(name, None)
             self._lost.pop(name, None)
+            self._stats.pop(name, None)
         self._fleet.senders = max(1, senders)
         for one in told:
             known = self._addresses.get(one.address.name)
             self._addresses[one.address.name] = one.address
+            self._stats[one.address.name] = one.stats
             at = now - max(0.0, one.age)
             if known is not None and known.id == one.address.id and self._fleet.known_at(known.name) >= at - 0.1:
                 continue  # the heartbeat that is known already: what was sent since still counts
@@ -97,6 +105,20 @@ class Pool:
         ranked = [self._addresses[choice.name] for choice in rank(call, self._fleet, now, self._chance)]
         # Better a replica that was lost a moment ago than none at all.
         return ranked or [self._addresses[name] for name in self._lost if name in self._addresses]
+
+    def wait(self, replica: ReplicaAddress, latency_class: LatencyClass) -> float:
+        """Return the seconds until a call of a class starts at a replica, as its last heartbeat says."""
+        place = self._fleet.place(replica.name)
+        return 0.0 if place is None else self._fleet.views[place].wait_s[_CLASSES[latency_class][0]]
+
+    def streams(self, replica: ReplicaAddress) -> int:
+        """Return how many calls a replica has by now."""
+        place = self._fleet.place(replica.name)
+        return 0 if place is None else round(self._fleet.busy(place, self._clock()))
+
+    def figure(self, replica: ReplicaAddress, name: str) -> float:
+        """Return a figure of a replica's last heartbeat, 0 where it tells none."""
+        return _figure(self._stats.get(replica.name, {}).get(name), most=_MOST_FIGURE)
 
     def sent(self, replica: ReplicaAddress) -> None:
         """Count a call that goes to a replica now."""
@@ -188,8 +210,8 @@ def _keys(digests: object) -> frozenset[int]:
     return frozenset(key_of(one) for one in digests if isinstance(one, str))
 
 
-def _figure(value: object) -> float:
+def _figure(value: object, *, most: float = _MOST) -> float:
     """Return a replica's figure, 0 for what is none."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return 0.0
-    return min(max(float(value), 0.0), _MOST) if value == value else 0.0
+    return min(max(float(value), 0.0), most) if value == value else 0.0

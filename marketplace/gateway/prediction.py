@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -30,13 +30,14 @@ from marketplace.gateway.kept import IdempotencyKey, Keeper
 from marketplace.gateway.open_hold import OpenHold, SignedReceipt
 from marketplace.gateway.order import Order
 from marketplace.gateway.pools import Pools, ReplicaAddress
+from marketplace.gateway.prefilled import Prefilled
 from marketplace.gateway.replicas import NotReached, ReplicaLost, Replicas
 from marketplace.gateway.tracing import Trace
 from marketplace.gateway.validity import Validity
 from marketplace.vault.signing import TicketSigner
 from protocol.admin import ADMIN_PATH, CancelRequest
 from protocol.messages import encode
-from protocol.receipts import Receipt, ReceiptRejected, verify_receipt
+from protocol.receipts import Grant, Receipt, ReceiptRejected, verify_receipt
 from protocol.tickets import TICKET_HEADER
 from protocol.tracing import TRACEPARENT
 
@@ -70,6 +71,7 @@ class Prediction:
         self.order = order
         self.mask = order.mask  # what is put back into the answer
         self.parts = parts
+        self.prefilled: Prefilled | None = None  # its prompt, where another replica has computed it
         self.replica: ReplicaAddress | None = None  # that of the attempt, once it has been asked
         self.keeper: Keeper | None = None  # of a request with an idempotency key
         self.validity = Validity() if promises_whole(order.request, order.offer) else None
@@ -117,7 +119,26 @@ class Prediction:
 
     def ticket(self, replica: ReplicaAddress) -> str:
         """Return the ticket of this attempt."""
-        return self.parts.signer.sign(self.order.ticket(attempt=self._hold.attempt, replica_id=replica.id))
+        cached = None if self.prefilled is None else self.prefilled.receipt.cached_tokens
+        ticket = self.order.ticket(attempt=self._hold.attempt, replica_id=replica.id, cached_tokens=cached)
+        return self.parts.signer.sign(ticket)
+
+    def prefill_ticket(self, replica: ReplicaAddress) -> str:
+        """Return the ticket that has the prompt alone computed."""
+        ticket = self.order.ticket(attempt=self._hold.attempt, replica_id=replica.id, action="prefill")
+        return self.parts.signer.sign(ticket)
+
+    def prefill_grant(self, replica: ReplicaAddress) -> Grant:
+        """Return what the receipt of the prompt alone is held against."""
+        grant = self.order.grant(attempt=self._hold.attempt, replica_id=replica.id, base=replica.base_fingerprint)
+        return replace(grant, max_tokens=0)
+
+    def pull_headers(self, replica: ReplicaAddress) -> dict[str, str]:
+        """Return the header by which this attempt's replica pulls the prompt's KV; nothing where none computed it."""
+        if self.prefilled is None:
+            return {}
+        parts = self.order, replica
+        return self.prefilled.pull_headers(*parts, attempt=self._hold.attempt, signer=self.parts.signer)
 
     def receipt(self, token: str) -> SignedReceipt:
         """Judge the receipt that came with the answer. Raises ReceiptRejected: call `refuse_receipt` then."""

@@ -25,6 +25,7 @@ from marketplace.gateway.offers import Offer, Offers
 from marketplace.gateway.order import Order, order_of
 from marketplace.gateway.pools import ReplicaAddress, beginning_of
 from marketplace.gateway.prediction import Parts, Prediction
+from marketplace.gateway.prefill import Prefills
 from marketplace.gateway.principals import PREDICT, Authenticator, Principal
 from marketplace.gateway.protection import Admission, Protection
 from marketplace.gateway.quotes import Quotes
@@ -88,6 +89,7 @@ class Routes:
     attack_guards: AttackGuards
     calls: Runs
     features: Features
+    prefills: Prefills
 
     async def limited(self, scope: Scope, headers: Headers, scopes: frozenset[str] = PREDICT) -> Principal:
         """Return the caller, who has one of the scopes, counted against its rate; `headers` say what is left of it.
@@ -233,7 +235,9 @@ class Routes:
             await prediction.hold(key=call.key, replica=call.candidates[0])
             call.stopwatch.end("hold")
             headers[PREDICTION_HEADER] = str(prediction.id)
-            response = await dispatch(prediction, client, call.path, call.candidates, headers[REQUEST_ID_HEADER])
+            request_id, reader = headers[REQUEST_ID_HEADER], call.candidates[0]
+            await self.prefills.before(prediction, client, call.path, reader, request_id)
+            response = await dispatch(prediction, client, call.path, call.candidates, request_id)
             call.stopwatch.end("dispatch")
             relay = relay_stream if prediction.order.request.stream else relay_whole
             await relay(prediction, response, client, headers)

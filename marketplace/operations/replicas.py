@@ -14,6 +14,7 @@ from marketplace.operations.acts import record_act
 from marketplace.vault import identities
 from marketplace.vault.errors import NotEnrolled
 from marketplace.vault.identities import DEFAULT_RELEASES_PER_HOUR, Terms
+from marketplace.vault.tasks import hand_over
 from protocol.names import is_digest, is_replica_name
 
 MAX_BUILDS = 20
@@ -31,10 +32,14 @@ def _known(name: str) -> Iterator[None]:
 
 @transaction.atomic
 def drain(*, name: str, by: User) -> None:
-    """Send a replica no new work; what runs there ends. Raises NotFound."""
+    """Send a replica no new work; what runs there ends, and its conversations go to their next homes.
+
+    Raises NotFound.
+    """
     with _known(name):
         identities.drain_replica(name=name)
     record_act(by=by, act="replica.drained", subject=name)
+    transaction.on_commit(lambda: hand_over.delay(name))
 
 
 @transaction.atomic

@@ -85,6 +85,7 @@ def register_replica(*, registration: Registration) -> Enrolled:
             raise _unknown(registration.name)
         _check_terms(known, registration, nonce=nonce, hpke_key=hpke_key)
         url = checked_origin(registration.url, host=known.host, networks=settings.ENV.replica_networks)
+        transfer_url = _transfer_url(known, registration)
         Replica.objects.filter(name=known.name, gone_at__isnull=True).update(gone_at=timezone.now())
         replica = Replica.objects.create(
             name=known.name,
@@ -94,6 +95,8 @@ def register_replica(*, registration: Registration) -> Enrolled:
             receipt_public_key=receipt_key,
             evidence=registration.evidence,
             session_digest=hashlib.sha256(token.encode()).digest(),
+            role=registration.role,
+            transfer_url=transfer_url,
         )
     return Enrolled(replica, token)
 
@@ -123,6 +126,15 @@ def _check_terms(known: EnrolledReplica, registration: Registration, *, nonce: b
     verify_evidence(registration.evidence, nonce=nonce, hpke_public_key=hpke_key)
     if known.builds and registration.evidence.get("digest") not in known.builds:
         raise NotEnrolled("this build of the serving program is not one that staff allowed for this replica")
+
+
+def _transfer_url(known: EnrolledReplica, registration: Registration) -> str:
+    """Return where other replicas may pull KV: on the host that staff named, in the networks of replicas."""
+    if registration.transfer_url:
+        return checked_origin(registration.transfer_url, host=known.host, networks=settings.ENV.replica_networks)
+    if registration.role == Replica.Role.PREFILL:
+        raise BadRequest("a replica that computes prompts for others must say where they pull its KV (transfer_url)")
+    return ""
 
 
 def _unknown(name: str) -> NotEnrolled:

@@ -92,6 +92,11 @@ class EnrolledReplica(models.Model):
 class Replica(models.Model):
     """One boot of one serving process. A restart registers a new row, with new keys."""
 
+    class Role(models.TextChoices):
+        BOTH = "both"
+        PREFILL = "prefill"
+        DECODE = "decode"
+
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     name = models.CharField(max_length=100)  # stable across boots; names the usage journal
     url = models.CharField(max_length=200)  # where the gateway reaches it
@@ -104,6 +109,9 @@ class Replica(models.Model):
     last_seen_at = models.DateTimeField(auto_now_add=True)
     gone_at = models.DateTimeField(null=True, blank=True)  # replaced by a newer boot, or silent for too long
     stats = models.JSONField(default=dict)  # the last heartbeat's figures
+    # What it takes: whole predictions, prompts for others, or predictions whose prompts others computed.
+    role = models.CharField(max_length=7, choices=Role, default=Role.BOTH, db_default=Role.BOTH)
+    transfer_url = models.CharField(max_length=200, blank=True, default="", db_default="")  # where KV is pulled
 
 
 class ReplicaChallenge(models.Model):

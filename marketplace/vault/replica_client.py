@@ -15,10 +15,15 @@ from marketplace.vault.selectors import live_replicas
 from marketplace.vault.signing import TicketSigner, load_ticket_signer
 from protocol.admin import (
     ADMIN_PATH,
+    Conversations,
+    ConversationsRequest,
     ForgetRequest,
     Forgotten,
     Prefetched,
     PrefetchRequest,
+    Pulling,
+    PullOrder,
+    PullOrders,
     Revocation,
     RevokeRequest,
     Verification,
@@ -89,6 +94,16 @@ def revoke(address: ReplicaAddress, digests: Sequence[str], *, signer: TicketSig
 def forget(address: ReplicaAddress, scopes: Sequence[str], *, signer: TicketSigner | None = None) -> Forgotten:
     """Make a replica forget the KV and the answers of these cache scopes. Raises ReplicaCallFailed."""
     return _call(address, "forget", ForgetRequest(list(scopes)), Forgotten, signer=signer)
+
+
+def conversations(address: ReplicaAddress, most: int, *, signer: TicketSigner | None = None) -> Conversations:
+    """Return the conversations whose KV a replica used last. Raises ReplicaCallFailed."""
+    return _call(address, "conversations", ConversationsRequest(most), Conversations, signer=signer)
+
+
+def pull(address: ReplicaAddress, orders: Sequence[PullOrder], *, signer: TicketSigner | None = None) -> Pulling:
+    """Have a replica pull conversations from another one; it goes on afterwards. Raises ReplicaCallFailed."""
+    return _call(address, "pull", PullOrders(list(orders)), Pulling, signer=signer)
 
 
 def _call(

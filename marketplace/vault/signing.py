@@ -10,6 +10,7 @@ import uuid
 
 from marketplace.vault.keys import SigningPair, signing_pair
 from marketplace.vault.models import PlatformKey
+from protocol.pulls import PullTicket, sign_pull_ticket
 from protocol.tickets import Action, Ticket, admin_ticket, sign_ticket
 
 
@@ -28,6 +29,10 @@ class TicketSigner:
     def sign(self, ticket: Ticket) -> str:
         """Return the ticket as a JWT. About 45 µs, no I/O."""
         return sign_ticket(ticket, self._pair.private, kid=self._pair.kid)
+
+    def sign_pull(self, ticket: PullTicket) -> str:
+        """Return the ticket of a pull as a JWT."""
+        return sign_pull_ticket(ticket, self._pair.private, kid=self._pair.kid)
 
     def sign_admin(self, *, action: Action, replica_id: uuid.UUID, body: bytes) -> str:
         """Return a ticket for one administrative call with exactly this body."""

@@ -13,6 +13,7 @@ from django.utils import timezone
 from marketplace.catalog.models import Version
 from marketplace.vault import enrolment, replica_client
 from marketplace.vault.errors import ReplicaCallFailed
+from marketplace.vault.hand_over import hand_over_conversations
 from marketplace.vault.holders import record_confirmations, unconfirmed_replicas
 from marketplace.vault.models import Replica
 from marketplace.vault.policies import ENDED_STATES
@@ -51,6 +52,12 @@ def confirm_revocations() -> int:
         state__in=ENDED_STATES, state_changed_at__gte=since, package_digest__isnull=False
     )
     return sum(_revoke_at_all(version, unconfirmed_replicas(version=version)) for version in withdrawn)
+
+
+@shared_task(name="marketplace.vault.tasks.hand_over")
+def hand_over(name: str) -> int:
+    """Hand a draining replica's conversations to their next homes; return how many those took."""
+    return hand_over_conversations(name)
 
 
 def _revoke_at_all(version: Version, replicas: Iterable[Replica]) -> int:

@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from typing import TypeVar
 
 import torch
 
@@ -24,12 +25,15 @@ from serving.errors import AdapterRevoked, DeadlineExceeded, EngineStopped, Prom
 from serving.handle import RequestHandle
 from serving.ports import Adapters, Runner
 from serving.scheduler.admission import Admission
+from serving.scheduler.exchange import Exchange
 from serving.scheduler.planner import Planner
 from serving.stats import EngineStats
 from serving.steps import SampledToken, StepPlan
 from serving.trace import NO_TRACE, Tracer
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 # How long an idle engine sleeps between two checks of deadlines; work wakes it at once.
 _IDLE_SECONDS = 0.2
@@ -145,6 +149,10 @@ class Engine:
     def forget(self, scope: str) -> Future[int]:
         """Forget the KV and the answers of a cache scope, on every level. Resolves to the number of blocks zeroed."""
         return self._inbox.call(lambda: self._forget(scope))
+
+    def exchange(self, work: Callable[[Exchange], T]) -> Future[T]:
+        """Lend KV blocks to another replica, or take those that came from one, between two steps."""
+        return self._inbox.call(lambda: work(self.planner.exchange))
 
     def readmit(self, digest: str) -> Future[None]:
         """Lift a revocation (a new lease was granted)."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from protocol.latency import LatencyClass
 from serving.adapters.directory import DirectoryAdapterSource
-from serving.core import AdapterRef, Usage
+from serving.core import AdapterRef, Request, Usage
 from serving.http.errors import ApiError
 from serving.http.schema import AnyBody
 
@@ -37,6 +37,8 @@ class Admission:
     contract: the package whose contract holds, where the adapter is none: the bare base answers as its adapter would
     teaches: the platform's own call: every scope's drafts may come from its answer
     stopped: set when the request was cancelled; it may not be in the engine yet
+    prompt_alone: the prompt is computed for another replica, and nothing is generated
+    bring: pulls the KV of the request's prompt from another replica, as far as that is of use; None: there is none
     """
 
     request_id: str
@@ -52,6 +54,8 @@ class Admission:
     contract: str | None = None
     teaches: bool = False
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
+    prompt_alone: bool = False
+    bring: Callable[[Request], Awaitable[Request]] | None = None
 
 
 class RequestAuthorizer(Protocol):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeVar, cast
 
 from starlette.types import Receive, Scope, Send
 
 from protocol.messages import PREDICTION_EXTRA_KEY, PREDICTION_HEADER
-from serving.core import AdapterRef, Delta, Request
+from serving.core import AdapterRef, Delta, Request, SamplingParams
 from serving.errors import EngineError
 from serving.http import beam_search, contracts, parameters, rules, schema
 from serving.http.admission import Admission
@@ -83,8 +83,12 @@ class CompletionEndpoint(Endpoint[Generation]):
             )
             for index in range(len(prompts) * each)
         ]
+        if admission.prompt_alone:
+            requests, each = [_prompt_alone(requests[0])], 1
         self.check_lengths(requests, prompts, admission)
         await parts.sizes.check(body, prompts, requests)
+        if admission.bring is not None and len(requests) == 1:
+            requests = [await admission.bring(requests[0])]
         alone = body.choices == 1  # of several no single answer could be named
         answers = terms.answers if alone and terms is not None else None
         calls = CallJudge(use, parts.grammars) if alone and use.parses else None
@@ -130,10 +134,15 @@ class CompletionEndpoint(Endpoint[Generation]):
     async def answer(
         self, work: Work, form: Format, body: Generation, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        if body.stream:
+        if body.stream and not work.prompt_alone:
             await _stream(work, form, body.include_usage, scope, receive, send)
         else:
             await _whole(work, form, body, scope, receive, send)
+
+
+def _prompt_alone(request: Request) -> Request:
+    """Return what computes the same prompt, with the same KV, and nothing behind it."""
+    return replace(request, sampling=SamplingParams(temperature=0), max_tokens=0, at_limit="length", speculate=False)
 
 
 async def _whole(work: Work, form: Format, body: GenerationBody, scope: Scope, receive: Receive, send: Send) -> None:

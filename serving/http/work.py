@@ -104,6 +104,11 @@ class Work:
         return self._admission.adapter.digest
 
     @property
+    def prompt_alone(self) -> bool:
+        """Return whether the prompt is computed for another replica, and nothing is generated."""
+        return self._admission.prompt_alone
+
+    @property
     def counted(self) -> Usage:
         """Return the usage that the receipt counts."""
         usage = self.usage

@@ -73,6 +73,16 @@ class BlockPool:
     def capacity_tokens(self) -> int:
         return self.limit * self.block_size
 
+    def content(self, block: int) -> Content | None:
+        """Return what a published block holds; None for any other."""
+        return self._blocks[block].content
+
+    def contents(self) -> list[Content]:
+        """Return what published blocks hold: what nobody uses now first, the last used last, then what is in use."""
+        used = [block for block in self._by_key.values() if block not in self._cached]
+        held = (self._blocks[block].content for block in (*self._cached, *used))
+        return [content for content in held if content is not None]
+
     def users(self, block: int) -> int:
         """Return the ref count of `block`: the number of sequences that hold it."""
         return self._blocks[block].users

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -15,6 +16,9 @@ from protocol.admin import (
     CALLS,
     Cancelled,
     CancelRequest,
+    Conversation,
+    Conversations,
+    ConversationsRequest,
     Draining,
     ForgetRequest,
     Forgotten,
@@ -23,6 +27,8 @@ from protocol.admin import (
     JournalState,
     Prefetched,
     PrefetchRequest,
+    Pulling,
+    PullOrders,
     ReplicaStats,
     Revocation,
     RevokeRequest,
@@ -30,13 +36,16 @@ from protocol.admin import (
     VerifyRequest,
 )
 from protocol.bodies import MAX_MESSAGE_BYTES
+from protocol.encoding import decode_base64url, encode_base64url
 from protocol.errors import ProtocolError
 from protocol.messages import Answer, Empty, decode, encode
+from protocol.pulls import PullTicket
 from protocol.tickets import TICKET_HEADER, Action
 from serving.engine import Engine
 from serving.http.errors import ApiError
 from serving.http.wire import read_body
 from serving.platform.errors import PlatformError, TicketRefused
+from serving.platform.kv_reader import KvReader
 from serving.platform.leases import LeaseTable
 from serving.platform.predictions import PredictionDesk
 from serving.platform.tickets import TicketVerifier
@@ -47,10 +56,17 @@ class Administration:
     """The handlers of the calls, which run in the server's event loop."""
 
     def __init__(
-        self, engine: Engine, tickets: TicketVerifier, leases: LeaseTable, desk: PredictionDesk, verifier: Verifier
+        self,
+        engine: Engine,
+        tickets: TicketVerifier,
+        leases: LeaseTable,
+        desk: PredictionDesk,
+        verifier: Verifier,
+        reader: KvReader,
     ) -> None:
         self._engine, self._tickets, self._leases = engine, tickets, leases
-        self._desk, self._verifier = desk, verifier
+        self._desk, self._verifier, self._reader = desk, verifier, reader
+        self._pulling: set[asyncio.Task[None]] = set()
 
     def routes(self) -> Sequence[Route]:
         """Return the routes for `create_app`."""
@@ -63,6 +79,8 @@ class Administration:
             "journal": self.journal,
             "stats": self.stats,
             "drain": self.drain,
+            "conversations": self.conversations,
+            "pull": self.pull,
         }
         return [self._route(action, handle) for action, handle in handlers.items()]
 
@@ -125,6 +143,32 @@ class Administration:
         """Return the engine's figures."""
         return replica_stats(self._engine, self._leases, self._verifier.missing)
 
+    async def conversations(self, message: ConversationsRequest) -> Conversations:
+        """Return the conversations that were used last: their next home pulls them from here."""
+        found = await asyncio.wrap_future(self._engine.exchange(lambda one: one.hottest(message.most)))
+        return Conversations(
+            [
+                Conversation(content.scope or "", content.digest, encode_base64url(content.key), tokens)
+                for content, tokens in found
+            ]
+        )
+
+    async def pull(self, message: PullOrders) -> Pulling:
+        """Pull conversations that another replica hands over. Does not wait for them."""
+        orders = []
+        for order in message.orders:
+            with contextlib.suppress(TicketRefused, ProtocolError):  # hints: one that is wrong is no error
+                ticket = self._tickets.verify_pull(order.ticket)
+                orders.append((ticket, order.ticket, decode_base64url(order.key)))
+        pulling = asyncio.create_task(self._pull_all(orders))
+        self._pulling.add(pulling)
+        pulling.add_done_callback(self._pulling.discard)
+        return Pulling(len(orders))
+
+    async def _pull_all(self, orders: list[tuple[PullTicket, str, bytes]]) -> None:
+        for ticket, token, key in orders:  # one at a time: nobody waits for them
+            await self._reader.fetch(ticket, token, key)
+
     async def drain(self, message: Empty) -> Draining:
         """Refuse new predictions from now on; running ones finish."""
         self._engine.drain()
@@ -137,7 +181,7 @@ _UNKNOWN = ""
 
 def replica_stats(engine: Engine, leases: LeaseTable, confinement_missing: list[str]) -> ReplicaStats:
     """Return the figures that heartbeats and /admin/stats report."""
-    stats = engine.stats
+    stats, exchange = engine.stats, engine.planner.exchange
     return ReplicaStats(
         steps=stats.steps,
         max_adapters_in_one_batch=stats.max_adapters_in_one_batch,
@@ -158,5 +202,8 @@ def replica_stats(engine: Engine, leases: LeaseTable, confinement_missing: list[
         waits=engine.admission.waits(),
         load_seconds=engine.adapters.cost(_UNKNOWN).seconds,
         draining=engine.draining,
+        prefill_seconds=engine.planner.costs.prefill_seconds(1000, 0, engine.planner.limits.max_batched_tokens),
+        kv_token_bytes=exchange.block_bytes // exchange.block_tokens,
+        pull_rate=exchange.counts.pulled_rate,
         confinement_missing=tuple(confinement_missing),
     )

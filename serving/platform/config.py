@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 from urllib.parse import urlsplit
 
 from protocol.names import is_replica_name
 from protocol.origins import parse_origins
+from protocol.pulls import Role
 from serving.errors import ConfigError
 
 
@@ -23,6 +25,14 @@ class PlatformConfig:
     credential_file: Path | None
     allow_unlocked_memory: bool = False
     package_origins: frozenset[str] = frozenset()
+    role: Role = "both"
+    transfer_url: str | None = None
+    transfer_host: str = "127.0.0.1"
+
+    @property
+    def transfer_port(self) -> int | None:
+        """Return the port on which other replicas pull KV; None: on none."""
+        return None if self.transfer_url is None else urlsplit(self.transfer_url).port
 
     @property
     def journal_dir(self) -> Path:
@@ -58,6 +68,16 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="start even if the system's limit does not let weights be locked in RAM: they may then reach swap",
     )
+    group.add_argument(
+        "--role",
+        choices=get_args(Role),
+        default="both",
+        help="prefill: compute prompts for decode replicas to pull; decode: pull them; both: whole predictions",
+    )
+    group.add_argument(
+        "--transfer-url", help="where other replicas pull KV from this one, as https://host:port; its port is opened"
+    )
+    group.add_argument("--transfer-host", default="127.0.0.1", help="address on which that port listens")
 
 
 def from_args(args: argparse.Namespace) -> PlatformConfig | None:
@@ -76,7 +96,21 @@ def from_args(args: argparse.Namespace) -> PlatformConfig | None:
         credential_file=args.credential_file,
         allow_unlocked_memory=args.allow_unlocked_memory,
         package_origins=_origins("--package-origins", args.package_origins),
+        role=args.role,
+        transfer_url=_transfer_url(args.transfer_url, args.role),
+        transfer_host=args.transfer_host,
     )
+
+
+def _transfer_url(value: str | None, role: Role) -> str | None:
+    if value is None:
+        if role == "prefill":
+            raise ConfigError("--transfer-url is required with --role prefill: decode replicas pull its KV there")
+        return None
+    origin = _origin("--transfer-url", value)
+    if not origin.startswith("https://") or urlsplit(origin).port is None:
+        raise ConfigError("--transfer-url must be https://host:port")
+    return origin
 
 
 def _origin(flag: str, value: str | None) -> str:

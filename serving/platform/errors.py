@@ -57,3 +57,11 @@ class VerificationFailed(PlatformError):
     """A verification that could not be carried out. It is no verdict on the adapter and is worth retrying."""
 
     code = "verification_failed"
+
+
+class PullFailed(PlatformError):
+    """KV that could not be pulled from another replica: it is computed here. `code` is the metric's label."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from protocol.checkpoints import ComputedIn, checkpoint_fingerprint
 from serving.config import ServingConfig
 from serving.engine import Engine
+from serving.errors import ConfigError
 from serving.http.app import create_app, grammar_compiler
 from serving.http.contracts import ContractDesk
 from serving.http.errors import json_response
@@ -27,6 +28,8 @@ from serving.platform.downloads import Downloads
 from serving.platform.examples import ExampleRunner
 from serving.platform.identity import ReplicaIdentity
 from serving.platform.journal import UsageJournal
+from serving.platform.kv_reader import HttpsTransport, KvReader, kv_gauges
+from serving.platform.kv_source import KvSource
 from serving.platform.leases import LeaseTable
 from serving.platform.link import Description, PlatformLink
 from serving.platform.packages import PackageStore
@@ -54,9 +57,14 @@ class PlatformReplica:
     journal: UsageJournal
     description: Description
     verifier: Verifier
+    kv_reader: KvReader
+    kv_source: KvSource | None = None
 
     def close(self) -> None:
         """Stop beating and write the last records; the engine has stopped by now."""
+        self.kv_reader.close()
+        if self.kv_source is not None:
+            self.kv_source.close()
         self.link.close()
         self.journal.close()
 
@@ -106,7 +114,9 @@ def _build(
         engine.revoke(digest)
 
     leases.on_end = end
-    desk = PredictionDesk(engine, tickets, leases, journal, signer)
+    layout = transfer_layout(engine)
+    kv_reader = KvReader(engine, HttpsTransport(signer), layout)
+    desk = PredictionDesk(engine, tickets, leases, journal, signer, role=platform.role, reader=kv_reader)
     grammars = grammar_compiler(engine, base.tokenizer)
     contracts = ContractCheck(ContractDesk(source, base.tokenizer), base.tokenizer, grammars, engine.max_model_len)
     examples = ExampleRunner(engine, base.tokenizer, grammars)
@@ -114,7 +124,7 @@ def _build(
     verifier = Verifier(
         engine, base.tokenizer, base.spec, link, packages, source, contracts, examples, references, must_lock=must_lock
     )
-    administration = Administration(engine, tickets, leases, desk, verifier)
+    administration = Administration(engine, tickets, leases, desk, verifier, kv_reader)
     app = create_app(
         engine,
         base.tokenizer,
@@ -127,6 +137,7 @@ def _build(
         shutdown_grace_s=config.shutdown_grace_s,
         gauges=[
             Gauge("journal_lag_seconds", "Age of the oldest usage record not yet on the disk", journal.lag),
+            *kv_gauges(engine, kv_reader),
             Gauge(
                 "confinement_missing",
                 "Layers of the verifying child's confinement that the system refuses",
@@ -134,8 +145,35 @@ def _build(
             ),
         ],
     )
-    description = _describe(platform, checkpoint)
-    return PlatformReplica(ReadyWhenRegistered(app, link, journal), engine, link, journal, description, verifier)
+    kv_source = None
+    if platform.transfer_port is not None:
+        kv_source = KvSource(engine, tickets, leases, signer, layout, _transfer_listener(platform))
+        kv_source.start()
+    return PlatformReplica(
+        ReadyWhenRegistered(app, link, journal),
+        engine,
+        link,
+        journal,
+        _describe(platform, checkpoint),
+        verifier,
+        kv_reader,
+        kv_source,
+    )
+
+
+def transfer_layout(engine: Engine) -> str:
+    """Return the SHA-256 (hex) of what KV that crosses between replicas depends on: the layout, and this build."""
+    return hashlib.sha256(f"{engine.planner.exchange.layout} {build_digest()}".encode()).hexdigest()
+
+
+def _transfer_listener(platform: PlatformConfig) -> socket.socket:
+    host = platform.transfer_host
+    try:
+        return socket.create_server(
+            (host, platform.transfer_port or 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET
+        )
+    except OSError as error:
+        raise ConfigError(f"--transfer-url, --transfer-host {host}: {error.strerror}; choose another port") from None
 
 
 class ReadyWhenRegistered:
@@ -180,6 +218,8 @@ def _describe(platform: PlatformConfig, checkpoint: str) -> Description:
         url=platform.advertise_url,
         base=checkpoint,
         evidence={"kind": "build-digest", "digest": build_digest()},
+        role=platform.role,
+        transfer_url=platform.transfer_url or "",
     )
 
 

@@ -20,6 +20,7 @@ from protocol.encoding import decode_base64url, encode_base64url
 from protocol.errors import ProtocolError
 from protocol.leases import PackageIdentity, Purpose
 from protocol.messages import to_fields
+from protocol.pulls import Role
 from protocol.replicas import (
     Heartbeat,
     Introduction,
@@ -50,6 +51,8 @@ class Description:
     url: str
     base: str
     evidence: dict[str, str]
+    role: Role = "both"
+    transfer_url: str = ""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -204,6 +207,8 @@ class PlatformLink:
             receipt_public_key=encode_base64url(self._signer.public_bytes()),
             nonce=self._client.challenge(self._identity.name),
             evidence=about.evidence,
+            role=about.role,
+            transfer_url=about.transfer_url,
         )
         message = signed_message(introduction)
         signatures = {

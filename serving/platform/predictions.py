@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import time
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
 from protocol.journal import Progress
 from protocol.latency import LatencyClass
 from protocol.messages import PredictionExtra, to_fields
+from protocol.pulls import PULL_HEADER, PullTicket, Role
 from protocol.receipts import FinishReason
 from protocol.tickets import TICKET_HEADER, Ticket
-from serving.core import AdapterRef, Usage
+from serving.core import AdapterRef, Request, Usage
 from serving.engine import Engine
 from serving.http.admission import UNKNOWN, Admission, Ending, IncomingRequest
 from serving.http.errors import ApiError
 from serving.platform.errors import TicketRefused, TooManyTickets
 from serving.platform.journal import UsageJournal
+from serving.platform.kv_reader import KvReader
 from serving.platform.leases import LeaseTable
 from serving.platform.receipts import ReceiptSigner
 from serving.platform.tickets import TicketVerifier
@@ -28,6 +32,8 @@ log = logging.getLogger(__name__)
 # A stream gets a checkpoint with its first token, and after so many more tokens or seconds.
 CHECKPOINT_TOKENS, CHECKPOINT_SECONDS = 16, 0.25
 JOURNAL_SECONDS = 10.0  # how long a receipt waits for the disk before the answer goes out without it
+# Paths whose prompts may be computed for another replica.
+_PREFILLED = frozenset({"/v1/completions", "/v1/chat/completions"})
 # Finish reasons that become an error status before the first token; the client then owes nothing.
 _REFUSALS = frozenset({"error", "revoked", "interrupted"})
 
@@ -56,10 +62,20 @@ class PredictionDesk:
     """Predictions between ticket and receipt. Runs in the server's event loop; `state` is thread-safe."""
 
     def __init__(
-        self, engine: Engine, tickets: TicketVerifier, leases: LeaseTable, journal: UsageJournal, signer: ReceiptSigner
+        self,
+        engine: Engine,
+        tickets: TicketVerifier,
+        leases: LeaseTable,
+        journal: UsageJournal,
+        signer: ReceiptSigner,
+        *,
+        role: Role = "both",
+        reader: KvReader | None = None,
     ) -> None:
+        """Start without predictions. role: what it takes; reader: brings the KV of prompts from other replicas."""
         self._engine, self._tickets, self._leases = engine, tickets, leases
         self._journal, self._signer = journal, signer
+        self._role, self._reader = role, reader
         self._running: dict[str, _Running] = {}
 
     # -- serving.http.admission.RequestAuthorizer -------------------------------------------------------------------
@@ -67,18 +83,24 @@ class PredictionDesk:
     async def authorize(self, request: IncomingRequest) -> Admission:
         """Verify and spend the ticket.
 
+        A replica that computes prompts for others takes tickets for those alone, and no other replica takes them.
+
         Raises ApiError: 401 invalid_ticket, 403 adapter_revoked, 503.
         """
+        action: Literal["predict", "prefill"] = "prefill" if self._role == "prefill" else "predict"
         if not self._journal.accepting:
             raise ApiError(503, "This replica cannot record usage now.", code="journal_unavailable")
         try:
-            ticket = self._tickets.verify(request.headers.get(TICKET_HEADER), request.raw_body, action="predict")
+            ticket = self._tickets.verify(request.headers.get(TICKET_HEADER), request.raw_body, action=action)
         except TicketRefused as error:
             raise ApiError(401, str(error), code=error.code) from None
         except TooManyTickets as error:
             raise ApiError(503, str(error), code=error.code, headers={"Retry-After": "5"}) from None
         if ticket.max_prompt_tokens < 1 or not ticket.organization_id or not ticket.cache_scope:
             raise ApiError(401, "the ticket grants no prediction", code="invalid_ticket")
+        alone = action == "prefill"
+        if alone and (ticket.max_tokens or request.path not in _PREFILLED):
+            raise ApiError(401, "the ticket grants more than a prompt", code="invalid_ticket")
         if (digest := ticket.adapter or ticket.contract) is not None:
             await self._readmit(digest)
         now = time.monotonic()
@@ -90,14 +112,44 @@ class PredictionDesk:
             adapter=AdapterRef(ticket.adapter),
             deadline=now + ticket.exp - time.time(),
             max_prompt_tokens=ticket.max_prompt_tokens,
-            max_tokens=ticket.max_tokens,
+            max_tokens=None if alone else ticket.max_tokens,
             weight=ticket.weight,
             latency_class=ticket.latency_class,
             stop_at_grant=ticket.stop_at_grant,
             teaches=ticket.teaches,
             contract=ticket.contract,
             stopped=known.stopped,
+            prompt_alone=alone,
+            bring=self._brings(ticket, request.headers.get(PULL_HEADER)),
         )
+
+    def _brings(self, ticket: Ticket, token: str | None) -> Callable[[Request], Awaitable[Request]] | None:
+        """Return what brings the KV of a prompt that another replica has computed; None for any other prompt."""
+        if self._reader is None or ticket.cached_tokens is None or self._role == "prefill":
+            return None
+        return functools.partial(self._bring, self._reader, ticket, token or "")
+
+    async def _bring(self, reader: KvReader, ticket: Ticket, token: str, request: Request) -> Request:
+        """Pull what is of use. As cached count the tokens that one replica, in the place of both, would have found:
+        however the pull ends, the bill is the same."""
+        brought = await reader.bring(request, self._pull_of(reader, ticket, token), token)
+        cached = max(brought.cached_as or 0, ticket.cached_tokens or 0)
+        return replace(brought, cached_as=min(cached, len(request.prompt_token_ids)))
+
+    def _pull_of(self, reader: KvReader, ticket: Ticket, token: str) -> PullTicket | None:
+        """Return the ticket of a pull, None for one that does not verify or is of another prediction."""
+        try:
+            pull = self._tickets.verify_pull(token)
+        except TicketRefused as error:
+            why = str(error)
+        else:
+            of = (pull.jti, pull.attempt, pull.adapter, pull.cache_scope)
+            if of == (ticket.jti, ticket.attempt, ticket.adapter, ticket.cache_scope):
+                return pull
+            why = "it is of another prediction"
+        log.warning("prediction %s: its prompt is computed here: the ticket of its pull: %s", ticket.jti, why)
+        reader.outcomes["refused"] += 1
+        return None
 
     async def model_names(self) -> list[str]:
         """Return an empty list: names belong to the platform, and a replica knows only digests."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 
 import msgspec
+from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from protocol.encoding import encode_base64url
 from protocol.latency import LatencyClass
 from protocol.receipts import FinishReason, Receipt, ToolArguments, sign_receipt
 
@@ -26,6 +28,14 @@ class ReceiptSigner:
     def sign_registration(self, message: bytes) -> bytes:
         """Return the 64-byte signature of a registration message."""
         return self._key.sign(message)
+
+    def sign_pull(self, message: bytes) -> str:
+        """Return the signature of a pull's proof, in base64url."""
+        return encode_base64url(self._key.sign(message))
+
+    def certify(self, builder: x509.CertificateBuilder) -> x509.Certificate:
+        """Sign the certificate of this boot's TLS key: whoever knows the receipt key knows the machine."""
+        return builder.sign(self._key, None)
 
     def sign(
         self,

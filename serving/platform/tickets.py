@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from protocol.encoding import body_sha256
+from protocol.pulls import PullRejected, PullTicket, read_pull_ticket
 from protocol.tickets import CLOCK_SKEW_S, Action, Ticket, TicketRejected, read_ticket
 from serving.platform.errors import TicketRefused, TooManyTickets
 
@@ -43,7 +44,7 @@ class TicketVerifier:
             self._replica_id, self._keys = replica_id, loaded
 
     def verify(self, token: str | None, body: bytes, *, action: Action) -> Ticket:
-        """Check everything, then spend the ticket.
+        """Check everything, then spend the ticket; `prefill` of one prediction is another use than `predict`.
 
         Raises TicketRefused (the message says which check failed) or TooManyTickets.
         """
@@ -57,7 +58,28 @@ class TicketVerifier:
             raise TicketRefused(f"the ticket allows {ticket.action!r}, not {action!r}")
         if not hmac.compare_digest(ticket.body_sha256, body_sha256(body)):
             raise TicketRefused("the ticket is for another body")
-        self._spend(ticket.jti, min(ticket.exp, ticket.iat + PRESENTED_WITHIN_S))
+        # A prompt alone is a use of its own: the whole prediction may come here after all.
+        use = f"prefill:{ticket.jti}" if action == "prefill" else ticket.jti
+        self._spend(use, min(ticket.exp, ticket.iat + PRESENTED_WITHIN_S))
+        return ticket
+
+    def verify_pull(self, token: str | None, *, lends: str | None = None) -> PullTicket:
+        """Check the ticket of a pull.
+
+        lends: this replica is its source, and spends it for this use: once for a pull, once for a chain before it;
+            None: this replica is its reader
+
+        Raises TicketRefused or TooManyTickets.
+        """
+        with self._lock:
+            replica_id, keys = self._replica_id, self._keys
+        side = {"reader_id" if lends is None else "source_id": replica_id}
+        try:
+            ticket = read_pull_ticket(token, keys, now=self._now(), **side)
+        except PullRejected as error:
+            raise TicketRefused(str(error)) from None
+        if lends is not None:
+            self._spend(f"{lends}:{ticket.jti}:{ticket.attempt}:{ticket.reader_id}", ticket.exp)
         return ticket
 
     def void(self, jti: str) -> None:

@@ -18,6 +18,7 @@ from serving.scheduler.accounts import Accounts
 from serving.scheduler.cost_model import CostModel
 from serving.scheduler.counts import ClassCounts
 from serving.scheduler.drafts import DraftPlanner
+from serving.scheduler.exchange import Exchange
 from serving.scheduler.fairness import Prices
 from serving.scheduler.limits import Limits
 from serving.scheduler.open_step import OpenStep, can_decode
@@ -66,6 +67,7 @@ class Planner:
             self.accounts.rank,
             limits.max_batched_tokens,
         )
+        self.exchange = Exchange(self.tables, self.restores.tiers)
         self.waiting, self.running = WaitQueue(self.targets), list[Sequence]()
         self.counts = {latency_class: ClassCounts() for latency_class in LatencyClass}
         self.preemptions = 0
@@ -146,12 +148,14 @@ class Planner:
     def drop_prefixes(self, digest: str | None) -> list[int]:
         """Forget all KV and all answers of a revoked adapter; returns the block ids to zero."""
         self.restores.forget(of_adapter(digest))
+        self.exchange.forget(of_adapter(digest))
         self.drafts.drafter.forget((digest,))
         return self.pool.drop(digest)
 
     def drop_scope(self, scope: str) -> list[int]:
         """Forget all KV and all answers of a scope; returns the block ids to zero."""
         self.restores.forget(of_scope(scope))
+        self.exchange.forget(of_scope(scope))
         self.drafts.drafter.books.forget_scope(scope)
         return self.pool.drop_scope(scope)
 
@@ -285,7 +289,9 @@ class Planner:
         self.residency.pin(sequence.digest)
         self.accounts.begin_turn(sequence, self.pool.block_size)
         if sequence.admitted_at is None:
-            sequence.admitted_at, sequence.cached_tokens = step.now, sequence.computed
+            credited = sequence.request.cached_as
+            sequence.cached_tokens = sequence.computed if credited is None else credited
+            sequence.admitted_at = step.now
             self.counts[sequence.request.latency_class].admitted(sequence, step.now)
         return True
 

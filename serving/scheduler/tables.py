@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from serving.core import Request, Sequence
-from serving.kv.content import Content
+from serving.kv.content import Content, Owner
 from serving.kv.pool import BlockPool
 from serving.kv.prefix import block_key, root_key, scoped_key, shared_root_key
 from serving.steps import Chunk
@@ -178,6 +178,33 @@ class BlockTables:
         for start in range(0, len(prompt) - size, size):
             keys.append(block_key(self._parent(request, keys, start // size), prompt[start : start + size]))
             yield keys[-1]
+
+    def contents_of(self, request: Request) -> list[Content]:
+        """Return what the blocks hold that a request's prompt may find."""
+        size, shared = self.pool.block_size, request.shared_tokens // self.pool.block_size
+        contents: list[Content] = []
+        keys: list[bytes] = []
+        for index, key in enumerate(self.keys_of(request)):
+            scope = None if index < shared else request.cache_scope
+            tokens = tuple(request.prompt_token_ids[index * size : (index + 1) * size])
+            parent = self._parent(request, keys, index)
+            contents.append(Content(key, request.adapter.digest, scope, parent, tokens, request.latency_class))
+            keys.append(key)
+        return contents
+
+    def roots(self, owner: Owner) -> set[bytes]:
+        """Return the keys before the first block of any prompt of an owner."""
+        scope, digest = owner
+        return {root_key(scope or "", digest, self._fingerprint), shared_root_key(digest, self._fingerprint)}
+
+    def found_tokens(self, request: Request, keys: list[bytes]) -> int:
+        """Return how many tokens of a prompt need no computing where its first blocks, of these keys, are here."""
+        size, prompt, known = self.pool.block_size, request.prompt_token_ids, len(keys)
+        most = min(size, len(prompt) - 1 - known * size)
+        if not self.pool.caching or most <= 0:
+            return known * size
+        begun = self.pool.nearest(self._parent(request, keys, known), prompt[known * size : known * size + most])
+        return known * size + (0 if begun is None else begun[1])
 
     def _content(self, sequence: Sequence, index: int, accepted: tuple[int, ...]) -> Content:
         """Return what block `index` holds. accepted: tokens that the sequence is about to get."""

@@ -19,7 +19,7 @@ REPLICA = uuid.uuid4()
 
 
 def test_every_action_but_a_prediction_is_a_call() -> None:
-    assert {"predict", *CALLS} == set(get_args(Action))
+    assert {"predict", "prefill", *CALLS} == set(get_args(Action))
 
 
 def test_a_verification_says_its_report_or_its_refusal_alone() -> None:

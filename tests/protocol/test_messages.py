@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from protocol import admin, leases, replicas, verification
+from protocol import admin, leases, pulls, replicas, verification
 from protocol.encoding import encode_base64url
 from protocol.errors import ProtocolError
 from protocol.messages import (
@@ -38,6 +38,8 @@ REGISTRATION = {
     "receipt_public_key": KEY,
     "nonce": KEY,
     "evidence": {"kind": "none"},
+    "role": "both",
+    "transfer_url": "",
     "signature": SIGNATURE,
     "identity_signature": SIGNATURE,
 }
@@ -75,6 +77,11 @@ REQUESTS: list[tuple[type[Request], dict[str, Any]]] = [
     (admin.VerifyRequest, {"digest": DIGEST}),
     (admin.RevokeRequest, {"digests": [DIGEST]}),
     (admin.PrefetchRequest, {"digests": []}),
+    (admin.ConversationsRequest, {"most": 1}),
+    (admin.PullOrder, {"ticket": "t", "key": KEY}),
+    (admin.PullOrders, {"orders": [{"ticket": "t", "key": KEY}]}),
+    (pulls.ChainRequest, {"ticket": "t", "proof": SIGNATURE, "layout": DIGEST, "key": KEY}),
+    (pulls.PullRequest, {"ticket": "t", "proof": SIGNATURE, "layout": DIGEST, "keys": [KEY]}),
     (admin.CancelRequest, {"jti": ID, "attempt": 1, "delivered_tokens": 0}),
     (admin.JournalKey, {"jti": ID, "attempt": 1}),
     (admin.JournalRequest, {"predictions": [{"jti": ID, "attempt": 1}]}),

@@ -61,7 +61,7 @@ def test_every_field_is_described_once() -> None:
 def test_the_actions_are_those_of_the_tickets() -> None:
     rows = rows_of("2. Platform")
     actions = [action.strip("`") for action, _, _ in rows]
-    assert sorted([*actions, "predict"]) == sorted(get_args(Action))
+    assert sorted([*actions, "predict", "prefill"]) == sorted(get_args(Action))
     assert list(admin.CALLS) == actions
     for action, (asked, answered) in admin.CALLS.items():
         assert rows[actions.index(action)][1] == f"{asked.__name__} → {answered.__name__}"

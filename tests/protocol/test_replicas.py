@@ -50,6 +50,8 @@ def signed(**changes: Any) -> bytes:
         ("receipt_public_key", OTHER_KEY),
         ("nonce", OTHER_KEY),
         ("evidence", {"kind": "build-digest", "digest": "ab" * 32}),
+        ("role", "prefill"),
+        ("transfer_url", "https://10.0.0.1:7443"),
     ],
 )
 def test_the_signature_covers_every_field(field: str, value: Any) -> None:

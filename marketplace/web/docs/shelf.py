@@ -31,8 +31,8 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "Running the platform",
         (
-            *("operations", "metrics", "tracing", "serving", "scale", "models", "quantized-bases", "bases"),
-            *("kv-memory", "gpu", "tensor-parallel"),
+            *("operations", "metrics", "tracing", "serving", "scale", "prefill-decode", "models", "quantized-bases"),
+            *("bases", "kv-memory", "gpu", "tensor-parallel", "capacity"),
         ),
     ),
     (

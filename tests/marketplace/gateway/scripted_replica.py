@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from protocol.encoding import body_sha256
 from protocol.events import DONE, format_checkpoint, format_event
 from protocol.messages import PREDICTION_EXTRA_KEY
+from protocol.pulls import PULL_HEADER
 from protocol.request_ids import REQUEST_ID_HEADER
 from protocol.tickets import TICKET_HEADER
 from tests.marketplace.gateway.settlement.hostile_receipts import Lie
@@ -57,6 +58,8 @@ class ScriptedReplica:
         self.lies: dict[str, Any] = {}
         self.lie: Lie | None = None  # makes the receipt of an answer
         self.padding = 0
+        self.cached = 4  # tokens of each prompt
+        self.pulls: list[str | None] = []  # of each request, the ticket by which it may pull KV
         self.checkpoints = 0  # events of a stream after which each has one
         self.texts = TOKENS
         self.calls: list[tuple[str, str, str]] = []  # of functions, in place of texts: id, name, arguments
@@ -102,7 +105,7 @@ class ScriptedReplica:
             "adapter": claims.get("adapter"),
             "base": self.base,
             "prompt_tokens": 10,
-            "cached_tokens": 4,
+            "cached_tokens": max(self.cached, claims.get("cached_tokens") or 0),
             "completion_tokens": completion_tokens,
             "finish_reason": finish,
             "ttft_ms": 5,
@@ -134,6 +137,7 @@ class ScriptedReplica:
         assert claims["replica_id"] == str(self.id)
         self.served.append(claims)
         self.request_ids.append(request.headers[REQUEST_ID_HEADER])
+        self.pulls.append(request.headers.get(PULL_HEADER))
         mode = self.script.pop(0) if self.script else self.mode
         try:
             return await self._answer(request, mode, json.loads(raw), claims)
@@ -169,7 +173,7 @@ class ScriptedReplica:
         if self.next_turn is not None:
             turn = self.next_turn(body)
             self.texts, self.calls = turn.texts, turn.calls
-        if body.get("stream"):
+        if body.get("stream") and claims["action"] != "prefill":
             return await self._stream(request, mode, claims)
         if self.verdict is not None and body.get("logprobs"):
             return self._judge(self.verdict(body["messages"][-1]["content"]), claims)
@@ -212,6 +216,8 @@ class ScriptedReplica:
             "usage": USAGE,
             PREDICTION_EXTRA_KEY: {"receipt": self.receipt(claims, len(TOKENS))},
         }
+        if claims["action"] == "prefill":
+            answer[PREDICTION_EXTRA_KEY] = {"receipt": self.receipt(claims, 0, "length")}
         if mode == "no_receipt":
             del answer[PREDICTION_EXTRA_KEY]
         if mode not in ("in_pieces", "drop_midway"):

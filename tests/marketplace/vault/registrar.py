@@ -65,6 +65,8 @@ class Registrar:
             "receipt_public_key": encode_base64url(self.receipt_key.public_key().public_bytes_raw()),
             "nonce": self.nonce() if "nonce" not in changes else changes["nonce"],
             "evidence": {"kind": "none"},
+            "role": "both",
+            "transfer_url": "",
         } | changes
         signed = b"intarsia/replica/v1" + hashlib.sha256(canonical_json(fields)).digest()
         return fields | {

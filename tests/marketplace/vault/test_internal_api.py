@@ -100,6 +100,8 @@ def test_a_registration_changed_after_signing_is_refused(registrar: Registrar) -
         ("url", "http://evil.example:80"),
         ("hpke_public_key", encode_base64url(ReplicaKeypair.generate().public_bytes())),
         ("evidence", {"kind": "build-digest", "digest": "00" * 32}),
+        ("role", "decode"),
+        ("transfer_url", "https://127.0.0.1:8101"),
         ("receipt_public_key", encode_base64url(Ed25519PrivateKey.generate().public_key().public_bytes_raw())),
     ):
         refused = registrar.register(registrar.message() | {field: value})
@@ -119,6 +121,10 @@ def test_a_registration_changed_after_signing_is_refused(registrar: Registrar) -
         ({"hpke_public_key": encode_base64url(bytes(32))}, 400),
         ({"evidence": {"kind": "trust me"}}, 401),
         ({"evidence": {"kind": "build-digest", "digest": "x"}}, 401),
+        ({"role": "judge"}, 400),
+        ({"role": "prefill"}, 400),
+        ({"transfer_url": "http://127.0.0.1:8101"}, 400),
+        ({"transfer_url": "https://127.0.0.2:8101"}, 401),
         ({"more": 1}, 400),
     ],
 )

@@ -39,9 +39,9 @@ class ReplicaProcess:
     state_dir: Path
     name: str = "tiny-replica"
     dtype: str = "float32"
-    flags: Sequence[str] = ()
-    port: int = field(default_factory=lambda: _free_port())
+    port: int = field(default_factory=lambda: free_port())
     process: subprocess.Popen[bytes] | None = None
+    flags: list[str] = field(default_factory=list)  # more of them
 
     @property
     def url(self) -> str:
@@ -115,7 +115,7 @@ class ReplicaProcess:
         return Replica.objects.get(name=self.name, gone_at__isnull=True)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 

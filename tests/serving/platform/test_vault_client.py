@@ -37,6 +37,8 @@ REGISTRATION = Registration(
     receipt_public_key=KEY,
     nonce=KEY,
     evidence={"kind": "none"},
+    role="both",
+    transfer_url="",
     signature=encode_base64url(bytes(64)),
     identity_signature=encode_base64url(bytes(64)),
 )
