@@ -15,6 +15,7 @@ from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
+from marketplace.vault.absences import welcome_back
 from marketplace.vault.addresses import checked_origin
 from marketplace.vault.attestation import verify_evidence
 from marketplace.vault.clearance import not_cleared
@@ -95,6 +96,7 @@ def register_replica(*, registration: Registration) -> Enrolled:
             evidence=registration.evidence,
             session_digest=hashlib.sha256(token.encode()).digest(),
         )
+        welcome_back(name=known.name)
     return Enrolled(replica, token)
 
 

@@ -24,6 +24,7 @@ from serving.platform.admin import Administration, replica_stats
 from serving.platform.config import PlatformConfig
 from serving.platform.contract_check import ContractCheck
 from serving.platform.examples import ExampleRunner
+from serving.platform.farewell import say_goodbye
 from serving.platform.identity import ReplicaIdentity
 from serving.platform.journal import UsageJournal
 from serving.platform.leases import LeaseTable
@@ -55,9 +56,11 @@ class PlatformReplica:
     verifier: Verifier
 
     def close(self) -> None:
-        """Stop beating and write the last records; the engine has stopped by now."""
-        self.link.close()
-        self.journal.close()
+        """Stop beating, write the last records and say good-bye; the engine has stopped by now."""
+        try:
+            self.link.close(lambda client, replica_id: say_goodbye(client, replica_id, self.journal))
+        finally:
+            self.journal.close()
 
 
 def build_replica(
