@@ -25,6 +25,9 @@ from protocol.errors import ClientGone
 logger = logging.getLogger(__name__)
 
 _MOST_LOST = 1
+# Refusals that say nothing of the request: a full queue or a draining replica, and one that does not know our ticket,
+# because its clock is wrong or it has not heard of a new key yet.
+_OF_THE_REPLICA = (401, 429, 503)
 
 
 async def dispatch(
@@ -65,8 +68,10 @@ async def dispatch(
         refusal = _refusal(answer)
         if answer.error is None:  # it may be at work all the same
             prediction.parts.books.later(prediction.cancel(0))
-        if answer.error is None or answer.status not in (429, 503):
+        if answer.error is None or answer.status not in _OF_THE_REPLICA:
             break
+        if answer.status == 401:
+            pools.lost(replica)
     raise await prediction.refused(refusal, "refused")
 
 
