@@ -26,7 +26,8 @@ def text(told: Mapping[str, Any]) -> str:
     rows = [
         ("predictions; charged, free", f"{told['predictions']:,}; {told['charged']:,}, {told['free']:,}"),
         ("answered by a second replica", f"{told['moved_to_another_replica']:,}"),
-        ("streams cut; calls without an answer", f"{told['streams_cut']:,}; {told['calls_without_an_answer']:,}"),
+        ("streams cut, each told and charged by its checkpoint", f"{told['streams_cut']:,}"),
+        ("calls that got nothing while the gateway was away", f"{told['calls_while_the_gateway_was_away']:,}"),
         ("delivered tokens that were not charged", f"{told['delivered_tokens_not_charged']:,}"),
         (
             f"first token of {told['new_calls_during_faults']:,} new calls, p50 and longest, s",

@@ -46,7 +46,7 @@ def figures(chaos: ChaosRun, verdict: ChaosVerdict, *, seed: int) -> dict[str, A
         "free": verdict.free,
         "moved_to_another_replica": verdict.moved,
         "streams_cut": verdict.cut,
-        "calls_without_an_answer": verdict.refused,
+        "calls_while_the_gateway_was_away": verdict.refused,
         "delivered_tokens_not_charged": verdict.undercharged_tokens,
         "new_calls_during_faults": len(times),
         "new_call_first_token_p50_s": round(times[len(times) // 2], 3) if times else None,

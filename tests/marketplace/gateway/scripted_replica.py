@@ -40,8 +40,9 @@ class Turn:
 class ScriptedReplica:
     """The replica does as `mode` says, or, request by request, as `script` does.
 
-    Before an answer: refuse (429), nonsense (500), drop (the connection, having read the request), silent (until it is
-    told to stop), waits (signs of life until `lives_on` is set, then the answer), late_refusal (the same, then 429).
+    Before an answer: refuse (429), no_such_ticket (401), nonsense (500), drop (the connection, having read the
+    request), silent (until it is told to stop), waits (signs of life until `lives_on` is set, then the answer),
+    late_refusal (the same, then 429).
     Whole answers: in_pieces (two writes), drop_midway; `padding` are bytes of text that make one longer.
     Streams: drop_at_once (after the head), die_midway (after two tokens, when `die` is set), slow (waits after the
     first token until it is told to stop), freezes (the same after two tokens).
@@ -152,6 +153,9 @@ class ScriptedReplica:
         if mode == "refuse":
             error = {"message": "queue full", "type": "rate_limit_error", "code": "queue_full", "param": None}
             return web.json_response({"error": error}, status=429, headers={"retry-after": "3"})
+        if mode == "no_such_ticket":
+            error = {"message": "the ticket has expired", "type": "authentication_error", "code": "invalid_ticket"}
+            return web.json_response({"error": error}, status=401)
         if mode == "nonsense":
             return web.json_response({"error": {"message": ["not", "text"]}}, status=500)
         if mode == "drop":

@@ -119,3 +119,18 @@ async def test_the_last_replica_has_the_patience_of_a_silence(world: World, monk
     answer = await asking
     assert answer.status == 503 and "Nothing was charged" in await answer.text()
     assert await until_closed(world) == UNTOUCHED | {"holds": ["released"]}
+
+
+async def test_a_replica_whose_clock_refuses_every_ticket_is_passed_over(world: World, other: ScriptedReplica) -> None:
+    everyone = [world.replica, other]
+    for one in everyone:
+        one.script = ["no_such_ticket"]
+    answer = await world.http.post("/v1/chat/completions", json=world.body())
+    assert answer.status == 502, "both refused"
+    assert await money(world) == UNTOUCHED | {"holds": ["released"]}
+    assert [len(one.served) for one in everyone] == [1, 1]
+    await asyncio.sleep(1.1)  # until replicas are looked up again, whose heartbeats are of the future
+    world.replica.mode = "no_such_ticket"
+    answer = await world.http.post("/v1/chat/completions", json=world.body())
+    assert answer.status == 200 and "42" in await answer.text()
+    assert len(other.served) == 2
