@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import chaos
 from benchmarks.capacity import report as capacity
 from benchmarks.fleet import report as fleet
 from benchmarks.gateway import report as gateway
@@ -167,6 +168,10 @@ def _fleet(file: Path) -> str:
     return "```\n" + "\n".join(line.rstrip() for line in lines) + "\n```"
 
 
+def _chaos(file: Path) -> str:
+    return chaos.text(_load(file))
+
+
 def _kv_tiers(file: Path) -> str:
     lines, _ = kv_tiers.report(_load(file))
     return "```\n" + "\n".join(line.rstrip() for line in lines) + "\n```"
@@ -227,6 +232,7 @@ RENDERERS: dict[str, Callable[[Path], str]] = {
     "residency": _residency,
     "speculation": _speculation,
     "capacity": _capacity,
+    "chaos": _chaos,
     "fleet": _fleet,
     "kv_tiers": _kv_tiers,
     "packed_base": _packed_base,

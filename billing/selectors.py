@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -144,8 +145,10 @@ class HoldToSweep:
     unkept: bool = False
 
 
-def holds_to_sweep(*, limit: int) -> list[HoldToSweep]:
+def holds_to_sweep(*, limit: int, replica_ids: Collection[UUID] | None = None) -> list[HoldToSweep]:
     """Return open holds with a gateway's verdict, past their deadline, or of a gateway that is silent; oldest first.
+
+    replica_ids: those that one of these boots has; None: all
 
     A gateway that has not beaten yet is silent from `GATEWAY_SILENT` after the hold was placed. All times are the
     database's.
@@ -160,6 +163,8 @@ def holds_to_sweep(*, limit: int) -> list[HoldToSweep]:
         .annotate(kept=Exists(KeptAnswer.objects.filter(pk=OuterRef("pk"))))
         .order_by("created_at")
     )
+    if replica_ids is not None:
+        rows = rows.filter(replica_id__in=replica_ids)
     return [
         # The annotations are set by the query.
         HoldToSweep(row, row.overdue, row.idempotency_key is not None and not row.kept)

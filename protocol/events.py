@@ -6,6 +6,8 @@ has no id.
 
 A comment `: checkpoint TOKEN` between two events carries a receipt of what the events so far complete, signed as if the
 stream had ended there. Gateways keep the last one and settle with it where the replica is lost; clients never see it.
+
+A comment `: waiting` says that the replica lives and has nothing to send yet: one goes out each second of that.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import re
 
 DONE = b"data: [DONE]\n\n"
+WAITING = b": waiting\n\n"
 _CHECKPOINT = b": checkpoint "
 
 _EVENT = re.compile(rb"(?:id: ([0-9]{1,15})\n)?data: ([^\n]*)\n\n", re.DOTALL)
@@ -49,6 +52,11 @@ def event_data(raw: bytes) -> bytes | None:
 def format_checkpoint(receipt: str) -> bytes:
     """Return the comment that carries a receipt, which is a JWS in compact form."""
     return b"%b%b\n\n" % (_CHECKPOINT, receipt.encode("ascii"))
+
+
+def is_comment(raw: bytes) -> bool:
+    """Return whether it is a comment, which clients do not get: a checkpoint, a sign of life, or one of later days."""
+    return raw.startswith(b":")
 
 
 def checkpoint_of(raw: bytes) -> str | None:

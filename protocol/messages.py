@@ -72,6 +72,14 @@ class OpenAIErrorAnswer(Answer, frozen=True):
     error: OpenAIError
 
 
+class LateRefusal(Answer, frozen=True, omit_defaults=True, kw_only=True):
+    """A refusal in the body of an answer whose head said 200, because signs of life had gone out before it."""
+
+    error: OpenAIError
+    status: Annotated[int, msgspec.Meta(ge=400, lt=600)]
+    retry_after: str | None = None
+
+
 def encode(message: msgspec.Struct) -> bytes:
     """Return the message as JSON."""
     return msgspec.json.encode(message)

@@ -12,9 +12,21 @@ from uuid import UUID
 
 import msgspec
 
+from protocol.admin import MAX_JOURNAL_KEYS, JournalKey
 from protocol.encoding import canonical_json, decode_base64url, encode_base64url
 from protocol.errors import ProtocolError
-from protocol.messages import Answer, Bytes32, Bytes64, Digest, ReplicaName, Request, decode, to_fields
+from protocol.messages import (
+    Answer,
+    Attempt,
+    Bytes32,
+    Bytes64,
+    Digest,
+    Id,
+    ReplicaName,
+    Request,
+    decode,
+    to_fields,
+)
 from protocol.pulls import PullUrl, Role
 from protocol.version import PROTOCOL_VERSION, UNVERSIONED, require_version
 
@@ -23,6 +35,7 @@ ENROL_PATH = "replicas/enrolment"
 CHALLENGE_PATH = "replicas/challenge"
 REGISTER_PATH = "replicas"
 HEARTBEAT_PATH = "replicas/{replica_id}/heartbeat"
+GOODBYE_PATH = "replicas/{replica_id}/goodbye"
 
 HEARTBEAT_SECONDS = 2
 LEASE_SECONDS = 30
@@ -119,6 +132,27 @@ class HeartbeatAnswer(Answer, frozen=True):
     ticket_keys: dict[str, str]
 
 
+class LastWord(Request, frozen=True):
+    """What a replica's journal says of one attempt as the replica leaves; no receipt: it does not know of it."""
+
+    jti: Id
+    attempt: Attempt
+    receipt: Annotated[str, msgspec.Meta(max_length=4096)] | None
+
+
+class GoodBye(Request, frozen=True):
+    """A replica leaves for good: nothing runs there and every receipt is on its disk."""
+
+    words: Annotated[list[LastWord], msgspec.Meta(max_length=MAX_JOURNAL_KEYS)]
+
+
+class GoodByeAnswer(Answer, frozen=True):
+    """Retired: the name is not asked until it registers again. Else the attempts whose last word is still owed."""
+
+    retired: bool
+    owed: list[JournalKey]
+
+
 class _Versioned(Answer, frozen=True):
     protocol_version: int = UNVERSIONED
 
@@ -171,6 +205,7 @@ def read_registered(body: bytes) -> Registered:
 __all__ = [
     "CHALLENGE_PATH",
     "ENROL_PATH",
+    "GOODBYE_PATH",
     "HEARTBEAT_PATH",
     "HEARTBEAT_SECONDS",
     "INTERNAL_PATH",
@@ -181,9 +216,12 @@ __all__ = [
     "ChallengeRequest",
     "EnrolmentAnswer",
     "EnrolmentRequest",
+    "GoodBye",
+    "GoodByeAnswer",
     "Heartbeat",
     "HeartbeatAnswer",
     "Introduction",
+    "LastWord",
     "Registered",
     "Registration",
     "decode_keys",

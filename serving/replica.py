@@ -257,7 +257,7 @@ def build_engine(
         pages = AdapterMemory(pages=memory.pages, slots=config.adapter_slots, private=source.leased)
         ranks = start_ranks(settings, count, pages, config.tensor_parallel_timeout_s)
     try:
-        return _assemble(config, base, source, memory, settings, ranks, must_lock=must_lock)
+        return _assemble(config, base, source, memory, settings, ranks, must_lock=must_lock, clock=clock)
     except BaseException:
         if ranks is not None:
             ranks.close()
@@ -273,6 +273,7 @@ def _assemble(
     ranks: Ranks | None,
     *,
     must_lock: bool,
+    clock: Callable[[], float],
 ) -> Engine:
     """Load the base model and put the engine together. ranks: the others, which load theirs meanwhile"""
     device, precision = settings.device, settings.precision

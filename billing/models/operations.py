@@ -70,6 +70,7 @@ class Incident(models.Model):
         RECEIPT_MISMATCH = "receipt_mismatch"  # a charge is not that of the receipt stored with it
         RELEASE_WITHOUT_DEMAND = "release_without_demand"  # a replica asked for a key that nothing on it needs
         RELEASE_BUDGET = "release_budget"  # a replica asked for more keys within an hour than it may
+        REPLICA_LOST = "replica_lost"  # a name has been away for ten minutes; closed when it registers again
 
     # Contradictions about money: as long as one of them is open, no money leaves.
     FREEZING = (

@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 BATCH = 200
 FIRST_LOOK = timedelta(seconds=5)
 LAST_LOOK = timedelta(hours=1)
+LOOK_LOST = timedelta(seconds=20)  # a look that did not end by then died with its worker, and is taken again
 WATCHED_DAYS = timedelta(days=10)  # after its arrival a payout may still come back from the bank
 
 
@@ -33,9 +34,7 @@ def advance_payouts() -> None:
     """Take the next step of every payout that is due, and ask about creators' accounts, event or no event."""
     due = Payout.objects.filter(next_check_at__lte=Now()).order_by("next_check_at")[:BATCH]
     for payout in due:
-        Payout.objects.filter(pk=payout.pk).update(
-            checks=payout.checks + 1, next_check_at=_next_look(payout, payout.checks)
-        )
+        Payout.objects.filter(pk=payout.pk).update(next_check_at=Now() + LOOK_LOST)
         advance_one_payout.delay(str(payout.pk))
     accounts = PayoutAccount.objects.filter(next_check_at__lte=Now(), stripe_account_id__isnull=False)
     for pk in accounts.order_by("next_check_at").values_list("pk", flat=True)[:BATCH]:
@@ -54,11 +53,19 @@ def _next_look(payout: Payout, checks: int) -> object:
 
 @shared_task
 def advance_one_payout(payout_id: str) -> None:
-    """Take the steps of one payout that can be taken now."""
+    """Take the steps of one payout that can be taken now. Only a look that took place puts the next one off."""
+    before = Payout.objects.filter(pk=payout_id).first()
+    if before is None:
+        return
     try:
-        advance_payout(payout_id=UUID(payout_id))
+        advance_payout(payout_id=before.pk)
     except PaymentProviderUnavailable:
         logger.warning("payout %s: Stripe cannot be reached; it is tried again", payout_id)
+    finally:
+        # A payout that moved on is due at once.
+        Payout.objects.filter(pk=before.pk, state=before.state, checks=before.checks).update(
+            checks=before.checks + 1, next_check_at=_next_look(before, before.checks)
+        )
 
 
 @shared_task

@@ -122,6 +122,11 @@ app.conf.update(
         "reconcile spellings": {"task": "marketplace.catalog.tasks.reconcile_spellings", "schedule": 600.0},
         "confirm revocations": {"task": "marketplace.vault.tasks.confirm_revocations", "schedule": 5.0},
         "mark silent replicas": {"task": "marketplace.vault.tasks.mark_silent_replicas", "schedule": 10.0},
+        "mark lost names": {
+            "task": "marketplace.vault.tasks.mark_lost_names",
+            "schedule": 30.0,
+            "options": {"expires": 25.0},
+        },
         "create usage partitions": {"task": "billing.tasks.create_usage_partitions", "schedule": 3600.0},
         "drop old usage": {"task": "billing.tasks.drop_usage", "schedule": 86_400.0},
         # The last head of a day follows within the hour after its end.

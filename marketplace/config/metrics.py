@@ -44,10 +44,12 @@ SELECT (SELECT count(*) FROM billing_hold WHERE state = 'open'),
     (SELECT count(*) FROM vault_enrolledreplica WHERE drained_at IS NOT NULL AND revoked_at IS NULL),
     (SELECT count(*) FROM accounts_organization WHERE suspended_at IS NOT NULL)
 """
-# One line for each replica that staff allowed and that has been there: no more series than staff made names.
+# One line for each replica that staff allowed and that has been there, unless it said good-bye: no more series than
+# staff made names.
 _SEEN = """
 SELECT e.name, extract(epoch FROM now() - max(r.last_seen_at)) FROM vault_enrolledreplica e
-JOIN vault_replica r ON r.name = e.name WHERE e.revoked_at IS NULL GROUP BY e.name ORDER BY e.name LIMIT 500
+JOIN vault_replica r ON r.name = e.name WHERE e.revoked_at IS NULL GROUP BY e.name
+HAVING (array_agg(r.retired_at ORDER BY r.registered_at DESC))[1] IS NULL ORDER BY e.name LIMIT 500
 """
 _PROBES = """
 SELECT DISTINCT ON (component) component, ok::int FROM operations_probe

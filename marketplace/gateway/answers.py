@@ -1,4 +1,4 @@
-"""Relay a whole answer: read to its end, charged, then handed to the client.
+"""Relay a whole answer, which was read to its end: it is charged, then handed to the client.
 
 It is refunded if the client left meanwhile, unless it is kept for a retry.
 """
@@ -10,15 +10,13 @@ from typing import Any
 
 import orjson
 
+from marketplace.gateway.attempts import WholeAnswer
 from marketplace.gateway.closing import WHOLE_HEADERS, whole_body
-from marketplace.gateway.dispatch import LOST
 from marketplace.gateway.errors import unavailable
 from marketplace.gateway.http import Client
 from marketplace.gateway.open_hold import SignedReceipt
 from marketplace.gateway.prediction import Prediction
-from marketplace.gateway.replicas import Answer
 from marketplace.guards.restoring import Restorer
-from protocol.bodies import MAX_ANSWER_BYTES, collect_stream
 from protocol.errors import ClientGone, ProtocolError
 from protocol.messages import take_prediction_extra
 from protocol.receipts import ReceiptRejected
@@ -26,12 +24,11 @@ from protocol.receipts import ReceiptRejected
 logger = logging.getLogger(__name__)
 
 
-async def relay_whole(prediction: Prediction, response: Answer, client: Client, headers: dict[str, str]) -> None:
-    """Relay a non-streaming answer. Raises ClientGone while nothing is charged, and Refusal when the replica broke."""
+async def relay_whole(prediction: Prediction, whole: WholeAnswer, client: Client, headers: dict[str, str]) -> None:
+    """Relay a non-streaming answer. Raises Refusal when it is of no use."""
     try:
-        raw = await client.unless_gone(collect_stream(response.chunks(), limit=MAX_ANSWER_BYTES))
-        answer, signed = _opened(prediction, raw)
-    except (*LOST, orjson.JSONDecodeError) as error:
+        answer, signed = _opened(prediction, whole.raw)
+    except (ProtocolError, orjson.JSONDecodeError) as error:
         logger.error("prediction %s: %s %s", prediction.id, type(error).__name__, error)
         if isinstance(error, ReceiptRejected):
             await prediction.refuse_receipt(error)
@@ -39,8 +36,6 @@ async def relay_whole(prediction: Prediction, response: Answer, client: Client, 
             prediction.parts.books.later(prediction.cancel(0))
         lost = unavailable("The replica was lost while answering. Nothing was charged; try again.")
         raise await prediction.refused(lost, "lost while answering") from None
-    finally:
-        response.close()
     await prediction.about_to_charge(answer)
     settlement = await prediction.settle(signed)
     cost = None if settlement is None else settlement.cost

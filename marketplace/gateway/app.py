@@ -38,7 +38,6 @@ from marketplace.gateway.replicas import Replicas
 from marketplace.gateway.responses.kept import RESPONSES_PATH
 from marketplace.gateway.routes import Routes
 from marketplace.gateway.runs import RUNS_PATH, Runs
-from marketplace.gateway.silence import SilenceWatch
 from marketplace.gateway.thumbs import FEEDBACK_PATH
 from marketplace.gateway.tracing import begin_trace
 from marketplace.gateway.writer import Writer
@@ -198,7 +197,6 @@ class Gateway:
         self._tasks = [
             asyncio.create_task(presence.run()),
             asyncio.create_task(self._authenticator.keep_fresh(database)),
-            asyncio.create_task(SilenceWatch(database, parts.replicas).run()),
         ]
 
     async def _stop(self) -> None:

@@ -15,6 +15,7 @@ import orjson
 
 from marketplace.accounts.errors import Refusal
 from marketplace.gateway.answers import relay_whole
+from marketplace.gateway.attempts import WholeAnswer
 from marketplace.gateway.dispatch import dispatch
 from marketplace.gateway.http import Client
 from marketplace.gateway.order import Order
@@ -73,8 +74,9 @@ async def _ask(prediction: Prediction, inside: _Inside[Any], candidates: list[Re
     with inside:
         try:
             await prediction.hold(key=None, replica=candidates[0])
-            response = await dispatch(prediction, inside, CHAT_PATH, candidates, request_id)
-            await relay_whole(prediction, response, inside, {})
+            answer = await dispatch(prediction, inside, CHAT_PATH, candidates, request_id)
+            assert isinstance(answer, WholeAnswer), "no such request is for a stream"
+            await relay_whole(prediction, answer, inside, {})
         except asyncio.CancelledError:
             await asyncio.shield(prediction.abandon())
             raise

@@ -3,47 +3,37 @@
 A replica that could not be reached, or refused clearly, has not taken the prediction, and the hold moves on to the next
 one. One that was lost before its answer began may have taken it: the attempt is cancelled, and the hold moves on all
 the same, since a receipt counts for its own attempt alone. Only one replica may be lost so: a request that ends
-replicas must not go through all of them. After anything else the hold is released, and only a release that is in the
-books lets the gateway say that nothing was charged.
+replicas must not go through all of them. A replica that is silent for longer than `patience.py` allows is lost. After
+anything else the hold is released, and only a release that is in the books lets the gateway say that nothing was
+charged.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 
 from marketplace.accounts.errors import Refusal
+from marketplace.gateway.attempts import LOST, BegunStream, Refused, WholeAnswer, ask
 from marketplace.gateway.errors import ReplicaRefusal, replica_failed, revoked, unavailable
 from marketplace.gateway.http import Client
-from marketplace.gateway.order import DEADLINE_SECONDS
+from marketplace.gateway.patience import Patience, patience_with
 from marketplace.gateway.pools import ReplicaAddress
 from marketplace.gateway.prediction import Prediction
-from marketplace.gateway.replicas import Answer, NotReached, ReplicaLost
-from protocol.bodies import collect_stream
-from protocol.errors import ClientGone, ProtocolError
-from protocol.messages import OpenAIError, OpenAIErrorAnswer, decode
-from protocol.request_ids import REQUEST_ID_HEADER
-from protocol.tickets import TICKET_HEADER
+from marketplace.gateway.replicas import NotReached
+from protocol.errors import ClientGone
 
 logger = logging.getLogger(__name__)
 
-LOST = (ReplicaLost, ProtocolError)
 _MOST_LOST = 1
-
-
-@dataclass(frozen=True)
-class _Refused:
-    """A replica's answer other than 200. `error` is None when it is not in the form of an error."""
-
-    status: int
-    error: OpenAIError | None
-    retry_after: str | None
+# Refusals that say nothing of the request: a full queue or a draining replica, and one that does not know our ticket,
+# because its clock is wrong or it has not heard of a new key yet.
+_OF_THE_REPLICA = (401, 429, 503)
 
 
 async def dispatch(
     prediction: Prediction, client: Client, path: str, candidates: list[ReplicaAddress], request_id: str
-) -> Answer:
-    """Return the 200 response of the first replica that takes the prediction, body unread. It logs `request_id`.
+) -> WholeAnswer | BegunStream:
+    """Return the answer of the first replica that takes the prediction. It logs `request_id`.
 
     Raises ClientGone, and Refusal: the last replica's, or 502 or 503. The hold is then released, or the refusal says
     that the outcome is unknown.
@@ -57,13 +47,15 @@ async def dispatch(
             break
         prediction.replica = replica
         pools.sent(replica)
+        others = number + 1 < len(candidates) and lost < _MOST_LOST
+        patience = _patience(prediction, replica, others=others)
         try:
-            answer = await client.unless_gone(_ask(prediction, replica, path, request_id), _discard)
+            answer = await client.unless_gone(ask(prediction, replica, path, request_id, patience), _discard)
         except NotReached:
             pools.lost(replica)
             continue
         except LOST as error:
-            logger.warning("prediction %s: %s", prediction.id, type(error).__name__)
+            logger.warning("prediction %s, attempt at %s: %s", prediction.id, replica.name, error)
             prediction.parts.books.later(prediction.cancel(0))
             refusal = unavailable("The replica was lost before answering. Nothing was charged; try again.")
             pools.lost(replica)
@@ -71,47 +63,30 @@ async def dispatch(
             if lost > _MOST_LOST:
                 break
             continue
-        if isinstance(answer, Answer):
+        if not isinstance(answer, Refused):
             return answer
         refusal = _refusal(answer)
         if answer.error is None:  # it may be at work all the same
             prediction.parts.books.later(prediction.cancel(0))
-        if answer.error is None or answer.status not in (429, 503):
+        if answer.error is None or answer.status not in _OF_THE_REPLICA:
             break
+        if answer.status == 401:
+            pools.lost(replica)
     raise await prediction.refused(refusal, "refused")
 
 
-async def _ask(prediction: Prediction, replica: ReplicaAddress, path: str, request_id: str) -> Answer | _Refused:
-    response = await prediction.parts.replicas.post(
-        replica.url + path,
-        prediction.order.body,
-        {
-            "content-type": "application/json",
-            TICKET_HEADER: prediction.ticket(replica),
-            REQUEST_ID_HEADER: request_id,
-            **prediction.pull_headers(replica),
-            **prediction.trace_headers(replica),
-        },
-        seconds=DEADLINE_SECONDS + 5,
-    )
-    if response.status == 200:
-        return response
-    retry_after = response.headers.get("retry-after")
-    try:
-        error = decode(await collect_stream(response.chunks()), OpenAIErrorAnswer).error
-    except LOST:
-        return _Refused(response.status, None, retry_after)
-    finally:
-        response.close()
-    return _Refused(response.status, error, retry_after)
+def _patience(prediction: Prediction, replica: ReplicaAddress, *, others: bool) -> Patience:
+    order = prediction.order
+    predicted = prediction.parts.pools.predicted(replica, order.adapter, order.request.latency_class)
+    return patience_with(order, predicted=predicted, others=others)
 
 
-def _discard(answer: Answer | _Refused) -> None:
-    if isinstance(answer, Answer):
+def _discard(answer: WholeAnswer | BegunStream | Refused) -> None:
+    if not isinstance(answer, Refused):
         answer.close()
 
 
-def _refusal(answer: _Refused) -> Refusal:
+def _refusal(answer: Refused) -> Refusal:
     """Return the replica's refusal in its own words; anything unexpected is a 502 without its text."""
     error = answer.error
     if error is None:

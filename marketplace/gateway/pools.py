@@ -133,6 +133,16 @@ class Pool:
             self._fleet.lost(place)
             self._lost[replica.name] = self._clock()
 
+    def predicted(self, replica: ReplicaAddress, adapter: str | None, latency_class: LatencyClass) -> float:
+        """Return the seconds until a call starts at a replica, as its last heartbeat predicts, with a load that it
+        needs; 0 for a replica that told nothing."""
+        place = self._fleet.place(replica.name)
+        if place is None:
+            return 0.0
+        view = self._fleet.views[place]
+        loaded = adapter is None or key_of(adapter) in view.adapters
+        return view.wait_s[_CLASSES[latency_class][0]] + (0.0 if loaded else view.load_s)
+
     def _view(self, one: Told, at: float) -> View:
         stats, name = one.stats, one.address.name
         seats = int(_figure(stats.get("seats"))) or _SEATS
@@ -191,6 +201,11 @@ class Pools:
         """Leave a replica out until its next heartbeat: it could not be reached, or was lost."""
         for pool in self._pools.values():
             pool.lost(replica)
+
+    def predicted(self, replica: ReplicaAddress, adapter: str | None, latency_class: LatencyClass) -> float:
+        """Return the seconds until a call starts at a replica: the most that any pool predicts."""
+        pools = self._pools.values()
+        return max((pool.predicted(replica, adapter, latency_class) for pool in pools), default=0.0)
 
 
 def beginning_of(organization: uuid.UUID, body: bytes) -> int:

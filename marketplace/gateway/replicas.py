@@ -10,7 +10,7 @@ import asyncio
 import ssl
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -38,36 +38,32 @@ class Replicas:
     def __init__(self) -> None:
         """Connect at the first request."""
         self._idle: dict[_Origin, list[_Connection]] = {}
-        self._asked: dict[_Connection, _Origin] = {}  # connections whose answer is not read to its end
 
-    async def post(self, url: str, body: bytes, headers: Mapping[str, str], *, seconds: float) -> Answer:
+    async def post(
+        self,
+        url: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        *,
+        seconds: float,
+        first_byte: float | None = None,
+        silence: float | None = None,
+    ) -> Answer:
         """Send a request and return its answer once the head is there. `close` the answer in the end.
+
+        first_byte, silence: seconds that the answer may take to its first byte and between two; None: any time
 
         Raises NotReached, and ReplicaLost, also when the whole answer is not there after `seconds`.
         """
         parts, origin = urlsplit(url), _origin(url)
         request = _head(parts.netloc, parts.path, len(body), headers) + body
         connection = self._kept(origin) or await _connect(origin)
-        self._asked[connection] = origin
         try:
-            await connection.ask(request, seconds)
+            await connection.ask(request, seconds, first_byte=first_byte, silence=silence)
         except BaseException:
-            self._asked.pop(connection, None)
             connection.abort()
             raise
         return Answer(self, origin, connection)
-
-    def give_up_on(self, urls: Iterable[str], *, silent_seconds: float) -> int:
-        """Fail the requests to these replicas whose answers had no byte for so long; return how many.
-
-        Their callers get ReplicaLost. An answer that flows goes on.
-        """
-        origins, before, count = {_origin(url) for url in urls}, time.monotonic() - silent_seconds, 0
-        for connection, origin in list(self._asked.items()):
-            if origin in origins and connection.heard_at < before:
-                connection.give_up("the replica is silent")
-                count += 1
-        return count
 
     def close(self) -> None:
         """Close the connections that are not in use."""
@@ -85,10 +81,6 @@ class Replicas:
                 return connection
             connection.abort()
         return None
-
-    def done(self, connection: _Connection) -> None:
-        """Note that nobody reads the connection's answer any more."""
-        self._asked.pop(connection, None)
 
     def keep(self, origin: _Origin, connection: _Connection) -> None:
         """Take back a connection whose answer was read to its end."""
@@ -114,7 +106,6 @@ class Answer:
         if self._closed:
             return
         self._closed = True
-        self._replicas.done(self._connection)
         if self._connection.reusable:
             self._replicas.keep(self._origin, self._connection)
         else:
@@ -131,13 +122,17 @@ class _Connection(asyncio.Protocol):
         self._transport: Any = None
         self._parser: Any = None  # None: no answer is expected
         self._limit: asyncio.TimerHandle | None = None
+        self._quiet: asyncio.TimerHandle | None = None  # looks whether the answer is silent
+        self._silence: float | None = None  # seconds that it may be
         self._waiter: asyncio.Future[None] | None = None
         self._error: ReplicaLost | None = None
         self._head_bytes = self._buffered = 0
         self._headed = self._complete = self._paused = False
         self._chunks: deque[bytes] = deque()
 
-    async def ask(self, request: bytes, seconds: float) -> None:
+    async def ask(
+        self, request: bytes, seconds: float, *, first_byte: float | None = None, silence: float | None = None
+    ) -> None:
         """Send a request and wait for the head of its answer. Raises ReplicaLost."""
         self.headers, self._chunks = {}, deque()
         self._head_bytes = self._buffered = 0
@@ -145,6 +140,9 @@ class _Connection(asyncio.Protocol):
         self.heard_at = time.monotonic()
         self._parser = httptools.HttpResponseParser(self)
         self._limit = asyncio.get_running_loop().call_later(seconds, self._fail, "the answer took too long")
+        self._silence = silence
+        if first_byte is not None:
+            self._quiet = asyncio.get_running_loop().call_later(first_byte, self._listen, self.heard_at)
         self._transport.write(request)
         while not self._headed:
             await self._more()
@@ -158,7 +156,7 @@ class _Connection(asyncio.Protocol):
                 chunk = self._chunks.popleft()
                 self._buffered -= len(chunk)
                 if self._paused and self._buffered < _BUFFERED_BYTES:
-                    self._paused = False
+                    self._paused, self.heard_at = False, time.monotonic()
                     self._transport.resume_reading()
                 yield chunk
             if self._complete:
@@ -174,10 +172,17 @@ class _Connection(asyncio.Protocol):
         """Drop the connection."""
         self._fail("the connection was dropped")
 
-    def give_up(self, why: str) -> None:
-        """Fail the answer that is awaited, unless all of it is there."""
-        if not self._complete:
-            self._fail(why)
+    def _listen(self, heard_at: float) -> None:
+        """Give the answer up unless something was heard since `heard_at`; look again when its silence is over.
+
+        What a replica cannot send because its reader takes nothing is no silence.
+        """
+        self._quiet = None
+        if self.heard_at == heard_at and not self._paused:
+            self._fail("the replica is silent")
+        elif self._silence is not None:
+            left = self._silence if self._paused else self._silence - (time.monotonic() - self.heard_at)
+            self._quiet = asyncio.get_running_loop().call_later(max(0.0, left), self._listen, self.heard_at)
 
     async def _more(self) -> None:
         if self._error is not None:
@@ -206,6 +211,9 @@ class _Connection(asyncio.Protocol):
         if self._limit is not None:
             self._limit.cancel()
             self._limit = None
+        if self._quiet is not None:
+            self._quiet.cancel()
+            self._quiet = None
 
     # -- called by the event loop -------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from marketplace.accounts.errors import Refusal
 from marketplace.gateway.answers import relay_whole
 from marketplace.gateway.asks import CHAT_PATH
 from marketplace.gateway.attack_guards import AttackGuards
+from marketplace.gateway.attempts import WholeAnswer
 from marketplace.gateway.dispatch import dispatch
 from marketplace.gateway.errors import unavailable
 from marketplace.gateway.features import Features
@@ -237,10 +238,12 @@ class Routes:
             headers[PREDICTION_HEADER] = str(prediction.id)
             request_id, reader = headers[REQUEST_ID_HEADER], call.candidates[0]
             await self.prefills.before(prediction, client, call.path, reader, request_id)
-            response = await dispatch(prediction, client, call.path, call.candidates, request_id)
+            answer = await dispatch(prediction, client, call.path, call.candidates, request_id)
             call.stopwatch.end("dispatch")
-            relay = relay_stream if prediction.order.request.stream else relay_whole
-            await relay(prediction, response, client, headers)
+            if isinstance(answer, WholeAnswer):
+                await relay_whole(prediction, answer, client, headers)
+            else:
+                await relay_stream(prediction, answer, client, headers)
             call.stopwatch.end("answer")
         except ClientGone:
             await asyncio.shield(prediction.hang_up(0))

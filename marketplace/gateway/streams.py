@@ -9,14 +9,14 @@ from typing import Any
 import orjson
 
 from marketplace.gateway import sse
+from marketplace.gateway.attempts import BegunStream
 from marketplace.gateway.closing import STREAM_HEADERS, lost_end, stream_end
 from marketplace.gateway.http import Client
 from marketplace.gateway.open_hold import SignedReceipt
 from marketplace.gateway.prediction import CANCEL_SECONDS, Prediction
-from marketplace.gateway.replicas import Answer
 from marketplace.guards.restoring import StreamRestorer
 from protocol.errors import ProtocolError
-from protocol.events import DONE, checkpoint_of, event_data, event_tokens
+from protocol.events import DONE, checkpoint_of, event_data, event_tokens, is_comment
 from protocol.messages import PREDICTION_EXTRA_KEY, take_prediction_extra
 from protocol.receipts import ReceiptRejected
 
@@ -26,7 +26,7 @@ BROKEN = (sse.StreamBroken, ProtocolError, orjson.JSONDecodeError)
 _EXTRA_KEY_JSON = f'"{PREDICTION_EXTRA_KEY}"'.encode()
 
 
-async def relay_stream(prediction: Prediction, response: Answer, client: Client, headers: dict[str, str]) -> None:
+async def relay_stream(prediction: Prediction, response: BegunStream, client: Client, headers: dict[str, str]) -> None:
     """Relay a streaming answer. Never refuses: once the stream has begun, an error is its last event."""
     await client.start(200, {**STREAM_HEADERS, **headers})
     stream = _Stream(prediction, response, client)
@@ -52,7 +52,7 @@ def _forget(reading: asyncio.Task[SignedReceipt]) -> None:
 class _Stream:
     """One stream in progress. `sent`: the tokens of the events that were sent; `safe`: of those the kernel has."""
 
-    def __init__(self, prediction: Prediction, response: Answer, client: Client) -> None:
+    def __init__(self, prediction: Prediction, response: BegunStream, client: Client) -> None:
         self._prediction, self._response, self._client = prediction, response, client
         self._loop = asyncio.get_running_loop()
         self._last: dict[str, Any] = {}
@@ -66,6 +66,8 @@ class _Stream:
         async for raw in sse.events(self._response.chunks()):
             if (checkpoint := checkpoint_of(raw)) is not None:
                 self._checkpoint = checkpoint
+                continue
+            if is_comment(raw):  # a sign of life
                 continue
             if _EXTRA_KEY_JSON in raw and (data := event_data(raw)) is not None:
                 self._last = orjson.loads(data)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID
@@ -56,6 +56,24 @@ def sweep_open_holds() -> dict[str, int]:
     return dict(counts)
 
 
+def close_by_journal(words: Iterable[tuple[HoldToSweep, JournalState]]) -> None:
+    """Close holds by what a journal says of them, as the sweeper does."""
+    said = list(words)
+    signers = signers_of(one.hold.replica_id for one, _ in said if one.hold.replica_id is not None)
+    for one, state in said:
+        _carry_out(decide(one, state, gone=False) if _owed(one) else _without_a_word(one), signers)
+
+
+def _owed(one: HoldToSweep) -> bool:
+    """Return whether a hold waits for its replica's word: it has a verdict, and its answer is kept if it must."""
+    return one.hold.delivered_tokens is not None and not one.unkept
+
+
+def _without_a_word(one: HoldToSweep) -> Decision:
+    unkept = one.hold.delivered_tokens is not None
+    return Decision(one.hold, "release", "its answer is not kept" if unkept else "nothing shows a delivery")
+
+
 @shared_task(name="marketplace.gateway.tasks.audit_receipts")
 def audit_receipts() -> int:
     """Audit the charges since the last audit against their receipts; return how many contradict theirs."""
@@ -87,12 +105,14 @@ def _decisions(holds: list[HoldToSweep]) -> Iterator[Decision]:
     questions: dict[ReplicaAddress, list[JournalKey]] = {}
     for one in holds:
         boot = boots.get(one.hold.replica_id) if one.hold.replica_id is not None else None
-        if one.hold.delivered_tokens is None:
-            yield Decision(one.hold, "release", "nothing shows a delivery")
-        elif one.unkept:
-            yield Decision(one.hold, "release", "its answer is not kept")
+        if not _owed(one):
+            yield _without_a_word(one)
         elif boot is None:
             yield Decision(one.hold, "release", "its replica is unknown")
+        elif boot.retired_at is not None:
+            yield Decision(one.hold, "release", "its replica has left for good")
+        elif boot.lost_at is not None:
+            yield Decision(one.hold, "release", "its replica is lost")
         else:
             asked[one.hold.id] = one
             questions.setdefault(ReplicaAddress.of(boot), []).append(JournalKey(str(one.hold.id), one.hold.attempt))

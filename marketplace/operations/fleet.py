@@ -25,7 +25,7 @@ class FleetLine:
     """One replica by its name: what staff allowed, and its boot, if one lives."""
 
     name: str
-    state: str  # live, draining, drained, silent, waiting (for its credential to be used), revoked
+    state: str  # live, draining, drained, silent, retired, lost, waiting (for its credential to be used), revoked
     base: str
     host: str
     enrolled: EnrolledReplica | None  # None: a boot that was registered before there were enrolments
@@ -85,9 +85,11 @@ def fleet() -> list[FleetLine]:
     for boot in Replica.objects.filter(gone_at=None).order_by("registered_at")[: 2 * MOST]:
         boots[boot.name] = boot
     names = sorted({*allowed, *boots})[:MOST]
+    away = Replica.objects.filter(name__in=allowed.keys() - boots.keys()).order_by("name", "-registered_at")
+    last = {boot.name: boot for boot in away.distinct("name")}
     held = _held([boot.pk for boot in boots.values()], now)
     known = _names(digest for boot in boots.values() for digest in _resident(boot))
-    return [_line(name, allowed.get(name), boots.get(name), held, known, now) for name in names]
+    return [_line(name, allowed.get(name), boots.get(name), last.get(name), held, known, now) for name in names]
 
 
 def replica_named(name: str) -> FleetLine | None:
@@ -99,6 +101,7 @@ def _line(
     name: str,
     enrolled: EnrolledReplica | None,
     boot: Replica | None,
+    last: Replica | None,
     held: dict[UUID, int],
     known: dict[str, str],
     now: datetime,
@@ -106,7 +109,7 @@ def _line(
     digests = _resident(boot)
     return FleetLine(
         name=name,
-        state=_state(enrolled, boot, now),
+        state=_state(enrolled, boot, last, now),
         base=enrolled.base_model.name if enrolled else "",
         host=enrolled.host if enrolled else "",
         enrolled=enrolled,
@@ -118,11 +121,15 @@ def _line(
     )
 
 
-def _state(enrolled: EnrolledReplica | None, boot: Replica | None, now: datetime) -> str:
+def _state(enrolled: EnrolledReplica | None, boot: Replica | None, last: Replica | None, now: datetime) -> str:
     if enrolled is not None and enrolled.revoked_at is not None:
         return "revoked"
     if enrolled is not None and enrolled.identity_public_key is None:
         return "waiting"
+    if boot is None and last is not None and last.retired_at is not None:
+        return "retired"
+    if boot is None and last is not None and last.lost_at is not None:
+        return "lost"
     if boot is None or boot.last_seen_at < now - timedelta(seconds=LIVE_SECONDS):
         return "silent"
     if enrolled is None or enrolled.drained_at is None:

@@ -15,6 +15,7 @@ from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
+from marketplace.vault.absences import welcome_back
 from marketplace.vault.addresses import checked_origin
 from marketplace.vault.attestation import verify_evidence
 from marketplace.vault.clearance import not_cleared
@@ -98,6 +99,7 @@ def register_replica(*, registration: Registration) -> Enrolled:
             role=registration.role,
             transfer_url=transfer_url,
         )
+        welcome_back(name=known.name)
     return Enrolled(replica, token)
 
 

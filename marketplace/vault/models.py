@@ -108,10 +108,16 @@ class Replica(models.Model):
     registered_at = models.DateTimeField(auto_now_add=True)
     last_seen_at = models.DateTimeField(auto_now_add=True)
     gone_at = models.DateTimeField(null=True, blank=True)  # replaced by a newer boot, or silent for too long
+    # Of the newest boot of a name (`absences.py`): it said good-bye, or stayed away.
+    retired_at = models.DateTimeField(null=True, blank=True)
+    lost_at = models.DateTimeField(null=True, blank=True)
     stats = models.JSONField(default=dict)  # the last heartbeat's figures
     # What it takes: whole predictions, prompts for others, or predictions whose prompts others computed.
     role = models.CharField(max_length=7, choices=Role, default=Role.BOTH, db_default=Role.BOTH)
     transfer_url = models.CharField(max_length=200, blank=True, default="", db_default="")  # where KV is pulled
+
+    class Meta:
+        indexes: ClassVar = [models.Index(fields=["name", "-registered_at"], name="vault_replica_newest_boot")]
 
 
 class ReplicaChallenge(models.Model):

@@ -11,7 +11,7 @@ from celery import shared_task
 from django.utils import timezone
 
 from marketplace.catalog.models import Version
-from marketplace.vault import enrolment, replica_client
+from marketplace.vault import absences, enrolment, replica_client
 from marketplace.vault.errors import ReplicaCallFailed
 from marketplace.vault.hand_over import hand_over_conversations
 from marketplace.vault.holders import record_confirmations, unconfirmed_replicas
@@ -118,3 +118,9 @@ def _forget_at(address: ReplicaAddress, organization_id: str, signer: TicketSign
 def mark_silent_replicas() -> int:
     """Mark replicas gone that were silent for half a minute."""
     return enrolment.mark_silent_replicas()
+
+
+@shared_task(name="marketplace.vault.tasks.mark_lost_names")
+def mark_lost_names() -> int:
+    """Mark names lost that have been away for ten minutes, and tell staff."""
+    return absences.mark_lost_names()

@@ -147,12 +147,28 @@ def register(request: HttpRequest) -> HttpResponseBase:
     )
 
 
-@endpoint("POST")
-def heartbeat(request: HttpRequest, replica_id: UUID) -> HttpResponseBase:
-    """Renew leases, name revoked digests."""
+def session_of(request: HttpRequest, replica_id: UUID) -> Replica:
+    """Return the living replica whose session this is. Raises SessionRefused, also for another replica's."""
     replica = _session(request)
     if replica.pk != replica_id:
         raise SessionRefused("this session is of another replica")
+    return replica
+
+
+def parsed(request: HttpRequest, message: type[Message]) -> Message:
+    """Return the message in the body. Raises BadRequest and BodyTooLarge."""
+    return _parse(_raw_body(request), message)
+
+
+def answered(message: msgspec.Struct) -> HttpResponse:
+    """Return the message as an answer."""
+    return _answer(message)
+
+
+@endpoint("POST")
+def heartbeat(request: HttpRequest, replica_id: UUID) -> HttpResponseBase:
+    """Renew leases, name revoked digests."""
+    replica = session_of(request, replica_id)
     beat = _parse(_raw_body(request), Heartbeat)
     renewal = enrolment.record_heartbeat(replica=replica, release_ids=beat.leases, stats=beat.stats)
     return _answer(HeartbeatAnswer(renewal.leases, renewal.revoked, _ticket_keys()))

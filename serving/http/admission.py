@@ -36,6 +36,7 @@ class Admission:
     stop_at_grant: a completion that ends because max_tokens is less than its body asks for ends with "budget"
     contract: the package whose contract holds, where the adapter is none: the bare base answers as its adapter would
     teaches: the platform's own call: every scope's drafts may come from its answer
+    signs_of_life: the caller wants a byte each second from the first second of silence on (`keep_alive.py`)
     stopped: set when the request was cancelled; it may not be in the engine yet
     prompt_alone: the prompt is computed for another replica, and nothing is generated
     bring: pulls the KV of the request's prompt from another replica, as far as that is of use; None: there is none
@@ -53,6 +54,7 @@ class Admission:
     stop_at_grant: bool = False
     contract: str | None = None
     teaches: bool = False
+    signs_of_life: bool = False
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
     prompt_alone: bool = False
     bring: Callable[[Request], Awaitable[Request]] | None = None

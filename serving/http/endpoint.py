@@ -22,6 +22,7 @@ from serving.http.admission import Admission, CompletionObserver, IncomingReques
 from serving.http.call_judge import CallJudge
 from serving.http.contracts import ContractDesk
 from serving.http.errors import ApiError, from_engine, json_response
+from serving.http.keep_alive import KeptAlive
 from serving.http.metrics import Metrics
 from serving.http.prompts import Prompt, PromptReader
 from serving.http.sizes import AnswerSizes
@@ -66,8 +67,10 @@ class Endpoint(ABC, Generic[schema.Body]):
         trace = None if self.parts.spans is None else RequestTrace(self.parts.spans, self.parts.engine, scope)
         # From here to the end of the answer, the client is watched.
         gone = asyncio.create_task(wait_for_disconnect(receive))
+        alive = KeptAlive(send)
+        send = alive.send
         try:
-            body, work, form = await self._admit(raw, gone, scope)
+            body, work, form = await self._admit(raw, gone, scope, alive)
         except EngineError as error:
             await from_engine(error, self._kind.prompt_field).response()(scope, receive, send)
         except ApiError as error:
@@ -80,10 +83,13 @@ class Endpoint(ABC, Generic[schema.Body]):
             await self._watch(work, gone, self.answer(work, form, body, scope, receive, send), scope)
         finally:
             gone.cancel()
+            alive.close()
             if trace is not None:
                 trace.end()
 
-    async def _admit(self, raw: bytes, gone: asyncio.Task[None], scope: Scope) -> tuple[schema.Body, Work, Any]:
+    async def _admit(
+        self, raw: bytes, gone: asyncio.Task[None], scope: Scope, alive: KeptAlive
+    ) -> tuple[schema.Body, Work, Any]:
         """Parse, authorize and submit, unless the client hangs up. An admitted request ends with its observer told.
 
         Raises ApiError, EngineError, and Interrupted when the client hung up.
@@ -92,6 +98,8 @@ class Endpoint(ABC, Generic[schema.Body]):
         body = schema.parse(raw, self._kind)
         incoming = IncomingRequest(scope["path"], headers_of(scope), raw, body)
         admission = await unless([gone], parts.authorizer.authorize(incoming))
+        if admission.signs_of_life:
+            alive.begin(admission.request_id, stream=bool(getattr(body, "stream", False)))
         stopped = asyncio.create_task(admission.stopped.wait())
         reason = "error"
         try:

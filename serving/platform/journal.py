@@ -72,6 +72,11 @@ class UsageJournal:
         waits = self._owed or self._dirty or self._dropped
         return time.monotonic() - self._committed_at if waits else 0.0
 
+    def settled(self) -> bool:
+        """Return whether every attempt that it knows of has its receipt on the disk."""
+        with self._changed:
+            return self._accepting and not (self._running or self._interrupted or self._owed or self._dropped)
+
     def interrupted(self) -> list[Progress]:
         """Return the predictions that an earlier process left unfinished; each needs a receipt through `finish`."""
         with self._changed:

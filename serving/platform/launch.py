@@ -26,6 +26,7 @@ from serving.platform.config import PlatformConfig
 from serving.platform.contract_check import ContractCheck
 from serving.platform.downloads import Downloads
 from serving.platform.examples import ExampleRunner
+from serving.platform.farewell import say_goodbye
 from serving.platform.identity import ReplicaIdentity
 from serving.platform.journal import UsageJournal
 from serving.platform.kv_reader import HttpsTransport, KvReader, kv_gauges
@@ -61,12 +62,14 @@ class PlatformReplica:
     kv_source: KvSource | None = None
 
     def close(self) -> None:
-        """Stop beating and write the last records; the engine has stopped by now."""
+        """Stop beating, write the last records and say good-bye; the engine has stopped by now."""
         self.kv_reader.close()
         if self.kv_source is not None:
             self.kv_source.close()
-        self.link.close()
-        self.journal.close()
+        try:
+            self.link.close(lambda client, replica_id: say_goodbye(client, replica_id, self.journal))
+        finally:
+            self.journal.close()
 
 
 def build_replica(

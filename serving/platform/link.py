@@ -119,13 +119,15 @@ class PlatformLink:
         for thread in self._threads:
             thread.start()
 
-    def close(self) -> None:
-        """Stop both threads and end every lease."""
+    def close(self, goodbye: Callable[[VaultClient, str], object] | None = None) -> None:
+        """Stop both threads and end every lease. `goodbye` then gets client and id, if it is registered."""
         self._stop.set()
         for thread in self._threads:
             if thread.is_alive():
                 thread.join(10)
         self.leases.drop_all()
+        if goodbye is not None and self._session is not None:
+            goodbye(self._client, str(self._session.replica_id))
         self._client.close()
 
     def request_key(self, digest: str, purpose: Purpose) -> HeldKey:

@@ -118,6 +118,7 @@ class PredictionDesk:
             stop_at_grant=ticket.stop_at_grant,
             teaches=ticket.teaches,
             contract=ticket.contract,
+            signs_of_life=True,
             stopped=known.stopped,
             prompt_alone=alone,
             bring=self._brings(ticket, request.headers.get(PULL_HEADER)),
@@ -207,7 +208,7 @@ class PredictionDesk:
         if known is None or known.countable(shown) <= known.checkpoint_tokens:
             return None
         due = shown - known.checkpoint_tokens >= CHECKPOINT_TOKENS or now - known.checkpoint_at >= CHECKPOINT_SECONDS
-        if not due:
+        if known.checkpoint_tokens and not due:
             return None
         known.checkpoint_tokens, known.checkpoint_at = known.countable(shown), now
         return self._signer.sign(

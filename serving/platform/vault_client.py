@@ -15,6 +15,7 @@ from protocol.packages import PACKAGE_URL_PATH, PackageUrl
 from protocol.replicas import (
     CHALLENGE_PATH,
     ENROL_PATH,
+    GOODBYE_PATH,
     HEARTBEAT_PATH,
     INTERNAL_PATH,
     REGISTER_PATH,
@@ -22,6 +23,8 @@ from protocol.replicas import (
     ChallengeRequest,
     EnrolmentAnswer,
     EnrolmentRequest,
+    GoodBye,
+    GoodByeAnswer,
     Heartbeat,
     HeartbeatAnswer,
     Registered,
@@ -74,6 +77,10 @@ class VaultClient:
     def heartbeat(self, replica_id: str, beat: Heartbeat) -> HeartbeatAnswer:
         """Report that this replica is alive. Raises SessionRefused, VaultUnreachable or ProtocolViolation."""
         return self._post(HEARTBEAT_PATH.format(replica_id=replica_id), beat, HeartbeatAnswer, self.session_token)
+
+    def goodbye(self, replica_id: str, words: GoodBye) -> GoodByeAnswer:
+        """Leave for good. Raises SessionRefused, VaultUnreachable or ProtocolViolation."""
+        return self._post(GOODBYE_PATH.format(replica_id=replica_id), words, GoodByeAnswer, self.session_token)
 
     def lease(self, digest: str, purpose: Purpose) -> LeaseAnswer:
         """Ask for a key. Raises LeaseRefused with the platform's code, SessionRefused, VaultUnreachable."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from devstack.state import REPOSITORY
 from examples.score import is_right, read_heldout
 from protocol.proofs.documents import verify_document
 from protocol.proofs.keys import read_key_file
+from tests.end_to_end.chaos.__main__ import run as unlucky
 from tests.end_to_end.faults.audit import CLOSE_SECONDS, Verdict
 from tests.end_to_end.faults.run import FaultRun
 from tests.end_to_end.platform import Platform
@@ -235,6 +237,15 @@ def test_two_base_models_are_two_pools_and_each_adapter_is_answered_on_its_own(
         refused = unavailable(platform, sold[SECOND])
         assert refused.status_code == 503 and "Nothing was charged" in refused.text
         assert ask_all(platform, sold[FIRST]).width == 576
+
+
+def test_bad_luck_of_a_fleet_loses_no_prediction_and_charges_none_twice(platform: Platform) -> None:
+    """Three real replicas under every kind of fault, with callers all the while. INTARSIA_CHAOS_POINTS: so many."""
+    points = int(os.environ.get("INTARSIA_CHAOS_POINTS", "0"))
+    chaos, verdict = asyncio.run(unlucky(platform, points=points, seed=1))
+    assert verdict.faults == []
+    assert sum(chaos.counted.values()) >= max(points, 9) and verdict.charged > 50 and verdict.cut >= 1
+    assert settled(platform)["ledger_sum_nano_usd"] == 0
 
 
 def test_a_revoked_version_is_refused_within_five_seconds_and_wiped(platform: Platform) -> None:

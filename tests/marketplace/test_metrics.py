@@ -14,6 +14,7 @@ import pytest
 import yaml
 from django.conf import settings as django_settings
 from django.test import Client
+from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 from redis import Redis
 
@@ -22,6 +23,7 @@ from marketplace.config.env import Env, EnvError
 from marketplace.gateway.metrics import Stopwatch, count_refusal, count_request
 from marketplace.operations.models import Probe
 from marketplace.operations.task_times import KEYS, note_task
+from marketplace.vault.models import Replica
 from tests.marketplace.vault.factories import make_replica
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -89,6 +91,8 @@ def test_every_metric_is_listed_and_every_listed_one_exists(with_token: None) ->
     assert samples["intarsia_gateway_refusals_total", "rate_limited"] >= 1
     assert samples["intarsia_gateway_refusals_total", "other"] >= 1
     assert samples["intarsia_gateway_phase_seconds_count", "hold"] >= 1
+    Replica.objects.update(retired_at=timezone.now())
+    assert "intarsia_replica_silent_seconds{" not in scrape(), "a replica that said good-bye is missed by nobody"
 
 
 @pytest.mark.django_db

@@ -76,6 +76,7 @@ def test_the_routes_are_those_of_the_code() -> None:
         replicas.CHALLENGE_PATH,
         replicas.REGISTER_PATH,
         replicas.HEARTBEAT_PATH,
+        replicas.GOODBYE_PATH,
         leases.LEASES_PATH,
         packages.PACKAGE_URL_PATH,
         packages.PACKAGE_PATH,

@@ -19,7 +19,7 @@ from marketplace.operations.replicas import MAX_BUILDS, MAX_RELEASES_PER_HOUR
 from marketplace.operations.shapes import replica_fields
 from marketplace.vault.identities import DEFAULT_RELEASES_PER_HOUR
 
-STATES = ("live", "draining", "drained", "silent", "waiting", "revoked")
+STATES = ("live", "draining", "drained", "silent", "retired", "lost", "waiting", "revoked")
 
 
 class StaffView(ControlView):
@@ -45,7 +45,10 @@ class WithCode(serializers.Serializer):
 
 class ReplicaShown(serializers.Serializer):
     name = serializers.CharField()
-    state = serializers.ChoiceField(choices=STATES, help_text="waiting: its credential was not used yet")
+    state = serializers.ChoiceField(
+        choices=STATES,
+        help_text="waiting: its credential was not used yet; retired: it said good-bye; lost: away for ten minutes",
+    )
     base = serializers.CharField(help_text="name of its base model")
     host = serializers.CharField()
     url = serializers.CharField(allow_null=True)

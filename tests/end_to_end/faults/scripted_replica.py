@@ -19,6 +19,7 @@ from aiohttp import web
 from tests.end_to_end.faults.enrolled import Enrolment
 from tests.marketplace.gateway.settlement.hostile_receipts import LIES, sign
 
+SILENT_SECONDS = 5.0  # the longest that it is silent before a whole answer
 ADMIN_ANSWERS = {
     "stats": {},
     "revoke": {"revoked": [], "aborted": 0},
@@ -138,11 +139,17 @@ class ScriptedReplica:
         return await self._whole(request, run)
 
     async def _whole(self, request: web.Request, run: Running) -> web.StreamResponse:
+        waiting: web.StreamResponse | None = None
+        if run.script.tokens * run.script.pause > SILENT_SECONDS:  # a sign of life with every token
+            waiting = web.StreamResponse(headers={"content-type": "application/json"})
+            await waiting.prepare(request)
         for _ in range(run.script.tokens):
             await self._tick(run)
             if run.stopped.is_set():
                 return _abort(request)
             run.tokens += 1
+            if waiting is not None:
+                await waiting.write(b" ")
         run.receipt = self._sign(run, "stop")
         answer: dict[str, Any] = {
             "id": "chatcmpl-scripted",
@@ -161,8 +168,10 @@ class ScriptedReplica:
         if not run.script.silent:
             answer["intarsia"] = {"receipt": run.receipt}
         text = json.dumps(answer).encode()
-        response = web.StreamResponse(headers={"content-type": "application/json", "content-length": str(len(text))})
-        await response.prepare(request)
+        length = {"content-type": "application/json", "content-length": str(len(text))}
+        response = waiting or web.StreamResponse(headers=length)
+        if waiting is None:
+            await response.prepare(request)
         if run.script.cut is not None:
             await response.write(text[: len(text) // 2])
             return _abort(request)

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from protocol.encoding import body_sha256
-from protocol.events import DONE, format_checkpoint, format_event
+from protocol.events import DONE, WAITING, format_checkpoint, format_event
 from protocol.messages import PREDICTION_EXTRA_KEY
 from protocol.pulls import PULL_HEADER
 from protocol.request_ids import REQUEST_ID_HEADER
@@ -41,11 +41,13 @@ class Turn:
 class ScriptedReplica:
     """The replica does as `mode` says, or, request by request, as `script` does.
 
-    Before an answer: refuse (429), nonsense (500), drop (the connection, having read the request), silent (until it is
-    told to stop). Whole answers: in_pieces (two writes), drop_midway; `padding` are bytes of text that make one longer.
+    Before an answer: refuse (429), no_such_ticket (401), nonsense (500), drop (the connection, having read the
+    request), silent (until it is told to stop), waits (signs of life until `lives_on` is set, then the answer),
+    late_refusal (the same, then 429).
+    Whole answers: in_pieces (two writes), drop_midway; `padding` are bytes of text that make one longer.
     Streams: drop_at_once (after the head), die_midway (after two tokens, when `die` is set), slow (waits after the
-    first token until it is told to stop). Receipts: no_receipt, forged_receipt; `lies` are claims that replace the true
-    ones.
+    first token until it is told to stop), freezes (the same after two tokens).
+    Receipts: no_receipt, forged_receipt; `lies` are claims that replace the true ones.
     """
 
     def __init__(self) -> None:
@@ -55,6 +57,7 @@ class ScriptedReplica:
         self.mode = "normal"
         self.script: list[str] = []
         self.die = asyncio.Event()
+        self.lives_on = asyncio.Event()
         self.lies: dict[str, Any] = {}
         self.lie: Lie | None = None  # makes the receipt of an answer
         self.padding = 0
@@ -154,12 +157,17 @@ class ScriptedReplica:
         if mode == "refuse":
             error = {"message": "queue full", "type": "rate_limit_error", "code": "queue_full", "param": None}
             return web.json_response({"error": error}, status=429, headers={"retry-after": "3"})
+        if mode == "no_such_ticket":
+            error = {"message": "the ticket has expired", "type": "authentication_error", "code": "invalid_ticket"}
+            return web.json_response({"error": error}, status=401)
         if mode == "nonsense":
             return web.json_response({"error": {"message": ["not", "text"]}}, status=500)
         if mode == "drop":
             return _abort(request)
         if mode == "silent":
             await self._told_to_stop(claims)
+        if mode in ("waits", "late_refusal"):
+            return await self._wait(request, mode, claims, stream=bool(body.get("stream")))
         if "input" in body:
             return web.json_response(
                 {
@@ -178,6 +186,33 @@ class ScriptedReplica:
         if self.verdict is not None and body.get("logprobs"):
             return self._judge(self.verdict(body["messages"][-1]["content"]), claims)
         return await self._whole(request, mode, claims)
+
+    async def _wait(
+        self, request: web.Request, mode: str, claims: dict[str, Any], *, stream: bool
+    ) -> web.StreamResponse:
+        """Give signs of life, then answer or refuse."""
+        response = web.StreamResponse(headers={"content-type": "text/event-stream" if stream else "application/json"})
+        await response.prepare(request)
+        while not self.lives_on.is_set():
+            if claims["jti"] in self.cancelled:
+                return _abort(request, response)
+            await response.write(WAITING if stream else b" ")
+            await asyncio.sleep(0.05)
+        if mode == "late_refusal":
+            error = {"message": "queue full", "type": "rate_limit_error", "code": "queue_full", "param": None}
+            raw = json.dumps({"error": error, "status": 429, "retry_after": "3"}, separators=(",", ":")).encode()
+            await response.write(format_event(raw, 0) + DONE if stream else raw)
+            return response
+        receipt = {PREDICTION_EXTRA_KEY: {"receipt": self.receipt(claims, 1)}}
+        end = {"id": "chatcmpl-1", "usage": USAGE | {"completion_tokens": 1}}
+        if not stream:
+            choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "The"}}
+            await response.write(json.dumps({**end, "choices": [choice], **receipt}).encode())
+            return response
+        chunk = {"id": "chatcmpl-1", "choices": [{"index": 0, "delta": {"content": "The"}, "finish_reason": "stop"}]}
+        await response.write(format_event(json.dumps(chunk).encode(), 1) + WAITING)
+        await response.write(format_event(json.dumps({**end, "choices": [], **receipt}).encode(), 1) + DONE)
+        return response
 
     def _judge(self, odds: float, claims: dict[str, Any]) -> web.Response:
         """Answer as a guard does: with one word, and how likely each of the two words was."""
@@ -242,7 +277,7 @@ class ScriptedReplica:
             return await self._stream_calls(response, claims, calls)
         sent = 0
         for token in texts:
-            if mode == "slow" and sent:
+            if (mode == "slow" and sent) or (mode == "freezes" and sent == 2):
                 await self._told_to_stop(claims)
             if claims["jti"] in self.cancelled:
                 break

@@ -1,0 +1,130 @@
+"""One attempt of a prediction at one replica: from its ticket to the beginning of an answer that can be relayed.
+
+A whole answer is taken when all of it is there, a stream when its first event is: until then nothing has reached the
+client, so another replica can take over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from marketplace.gateway.patience import Patience
+from marketplace.gateway.pools import ReplicaAddress
+from marketplace.gateway.prediction import Prediction
+from marketplace.gateway.replicas import Answer, ReplicaLost
+from protocol.bodies import MAX_ANSWER_BYTES, MAX_EVENT_BYTES, collect_stream
+from protocol.errors import BodyTooLarge, ProtocolError
+from protocol.events import event_data, is_comment
+from protocol.messages import LateRefusal, OpenAIError, OpenAIErrorAnswer, decode
+from protocol.request_ids import REQUEST_ID_HEADER
+from protocol.tickets import TICKET_HEADER
+
+LOST = (ReplicaLost, ProtocolError)
+_ERROR = b'{"error":'  # how a refusal in the body begins; no answer does
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A replica's answer other than 200. `error` is None when it is not in the form of an error."""
+
+    status: int
+    error: OpenAIError | None
+    retry_after: str | None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class WholeAnswer:
+    """All bytes of a whole answer."""
+
+    raw: bytes
+
+    def close(self) -> None:
+        """Do nothing: its connection is free already."""
+
+
+class BegunStream:
+    """A stream whose first event is there."""
+
+    def __init__(self, answer: Answer, first: bytes, rest: AsyncIterator[bytes]) -> None:
+        self._answer, self._first, self._rest = answer, first, rest
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Yield the body from its first event on, once. Raises ReplicaLost."""
+        yield self._first
+        async for chunk in self._rest:
+            yield chunk
+
+    def close(self) -> None:
+        """Keep the connection if the stream was read to its end, otherwise drop it."""
+        self._answer.close()
+
+
+async def ask(
+    prediction: Prediction, replica: ReplicaAddress, path: str, request_id: str, patience: Patience
+) -> WholeAnswer | BegunStream | Refused:
+    """Ask one replica. Raises NotReached, and what LOST names: the replica may be at work, and is to be cancelled."""
+    response = await prediction.parts.replicas.post(
+        replica.url + path,
+        prediction.order.body,
+        {
+            "content-type": "application/json",
+            TICKET_HEADER: prediction.ticket(replica),
+            REQUEST_ID_HEADER: request_id,
+            **prediction.pull_headers(replica),
+            **prediction.trace_headers(replica),
+        },
+        seconds=prediction.seconds_left + 5,
+        first_byte=patience.first_byte,
+        silence=patience.silence,
+    )
+    streaming = False
+    try:
+        if response.status != 200:
+            return await _refusal(response)
+        if not prediction.order.request.stream:
+            raw = await collect_stream(response.chunks(), limit=MAX_ANSWER_BYTES)
+            return _late(raw) or WholeAnswer(raw)
+        begun = await _begun(response, patience.begin)
+        streaming = isinstance(begun, BegunStream)
+        return begun
+    finally:
+        if not streaming:
+            response.close()
+
+
+async def _refusal(response: Answer) -> Refused:
+    retry_after = response.headers.get("retry-after")
+    try:
+        error = decode(await collect_stream(response.chunks()), OpenAIErrorAnswer).error
+    except LOST:
+        return Refused(response.status, None, retry_after)
+    return Refused(response.status, error, retry_after)
+
+
+async def _begun(response: Answer, seconds: float | None) -> BegunStream | Refused:
+    """Read until the first event, past the signs of life. Raises ReplicaLost when it does not come in time."""
+    buffer, chunks = bytearray(), response.chunks()
+    try:
+        async with asyncio.timeout(seconds):
+            async for chunk in chunks:
+                buffer += chunk
+                while (end := buffer.find(b"\n\n")) >= 0 and is_comment(bytes(buffer[:1])):
+                    del buffer[: end + 2]
+                if end >= 0:
+                    data = event_data(bytes(buffer[: end + 2]))
+                    return _late(data or b"") or BegunStream(response, bytes(buffer), chunks)
+                if len(buffer) > MAX_EVENT_BYTES:
+                    raise BodyTooLarge(MAX_EVENT_BYTES)
+    except TimeoutError:
+        raise ReplicaLost("the stream did not begin in time") from None
+    raise ReplicaLost("the stream ended before its first event")
+
+
+def _late(raw: bytes) -> Refused | None:
+    """Return the refusal that came after the head of an answer, None for anything else. Raises ProtocolError."""
+    if not raw.lstrip().startswith(_ERROR) or b'"status":' not in raw:
+        return None
+    late = decode(raw, LateRefusal)
+    return Refused(late.status, late.error, late.retry_after)
