@@ -19,8 +19,9 @@ from serving.fleet.targets import Limits
 
 __all__ = ["Limits", "PolicyState", "PoolFigures", "decide"]
 
-# Time constant of the demand that `ceiling` is held against. What exceeds the pool outright is believed at once.
-_SMOOTH_SECONDS = 60.0
+# Time constants of the demand that `ceiling` is held against, and of the length of calls, which changes slowly. Demand
+# that exceeds the pool outright is believed at once.
+_SMOOTH_SECONDS, _SERVICE_SECONDS = 60.0, 300.0
 # A step down needs the demand below this share of what a step up needs, for so long: 0.6 where the ceiling is 0.7.
 _RELAXED = 6 / 7
 # Minutes of which ten are whole: the first and the last are under way.
@@ -119,16 +120,20 @@ def decide(state: PolicyState, figures: PoolFigures, limits: Limits) -> tuple[in
 
 def _learn(state: PolicyState, figures: PoolFigures) -> tuple[PolicyState, float | None]:
     """Take what was measured; return with it the seats that arriving calls keep taken, None if that is not known."""
-    service = figures.service_s if figures.service_s is not None else state.service_s
-    seats = figures.seats if figures.seats else state.seats
-    state = replace(state, service_s=service, seats=seats)
+    passed = figures.now - state.at
+    service, measured = state.service_s, figures.service_s
+    if measured is not None:
+        service += (measured - service) * _faded(passed, _SERVICE_SECONDS) if service else measured
+    state = replace(state, service_s=service, seats=figures.seats or state.seats)
     if figures.arrivals is None or (figures.arrivals > 0 and not service):
         return state, None
     work = figures.arrivals * service
-    if state.at == -math.inf:
-        return replace(state, smooth=work), work
-    share = 1.0 - math.exp(-max(0.0, figures.now - state.at) / _SMOOTH_SECONDS)
-    return replace(state, smooth=state.smooth + share * (work - state.smooth)), work
+    return replace(state, smooth=state.smooth + (work - state.smooth) * _faded(passed, _SMOOTH_SECONDS)), work
+
+
+def _faded(passed: float, seconds: float) -> float:
+    """Return the share of a faded mean that a new figure has after `passed` seconds; the first has all of it."""
+    return 1.0 - math.exp(-max(0.0, passed) / seconds)
 
 
 def _demand(state: PolicyState, figures: PoolFigures, limits: Limits, work: float | None) -> tuple[int, str]:
