@@ -38,6 +38,7 @@ from marketplace.gateway.responses.store import ResponseStore
 from marketplace.gateway.runs import Runs
 from marketplace.gateway.streams import relay_stream
 from marketplace.gateway.tracing import trace_of
+from marketplace.gateway.waking import Waking
 from protocol.errors import ClientGone
 from protocol.messages import PREDICTION_HEADER
 from protocol.request_ids import REQUEST_ID_HEADER
@@ -88,6 +89,7 @@ class Routes:
     attack_guards: AttackGuards
     calls: Runs
     features: Features
+    waking: Waking
 
     async def limited(self, scope: Scope, headers: Headers, scopes: frozenset[str] = PREDICT) -> Principal:
         """Return the caller, who has one of the scopes, counted against its rate; `headers` say what is left of it.
@@ -198,12 +200,12 @@ class Routes:
         await self.features.require_on(database, "predictions", principal.organization_id)
         run = await self.calls.of_call(database, principal, headers_of(scope))
         offer = await self._offer(asking, scope, headers)
-        candidates = await self.offers.replicas(
+        candidates = await self.waking.candidates(
             database,
             offer,
             principal,
-            latency_class=request.latency_class,
-            conversation=lambda: beginning_of(principal.organization_id, asking.outgoing.body),
+            request.latency_class,
+            lambda: beginning_of(principal.organization_id, asking.outgoing.body),
         )
         order = await self._order(asking, offer, scope)
         if run is not None:
@@ -243,7 +245,9 @@ class Routes:
         except asyncio.CancelledError:  # the server is shutting down
             await asyncio.shield(prediction.abandon())
             raise
-        except Refusal:
+        except Refusal as refusal:
+            if refusal.status in (429, 503):
+                self.waking.demand.refused(call.candidates[0].base_fingerprint, prediction.order.request.latency_class)
             self.protection.refused(admission)
             admission = None
             raise
