@@ -32,9 +32,15 @@ class NotEnrolled(PlatformError):
 class ReplicaIdentity:
     """The identity of the replica `name`, kept in `folder`. It is enrolled once the platform has taken it."""
 
-    def __init__(self, folder: Path, name: str, credential_file: Path | None = None) -> None:
-        """Load the key, or make it. Raises ConfigError if the folder or the key cannot be used."""
+    def __init__(
+        self, folder: Path, name: str, credential_file: Path | None = None, *, shared_credential: bool = False
+    ) -> None:
+        """Load the key, or make it. Raises ConfigError if the folder or the key cannot be used.
+
+        shared_credential: a fleet's, which stays where it is and is traded once for each name
+        """
         self._name, self._credential_file = name, credential_file
+        self._shared = shared_credential
         self._path, self._enrolled = folder / "identity.key", folder / "enrolled"
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -54,10 +60,11 @@ class ReplicaIdentity:
     def enrol(self, client: VaultClient) -> None:
         """Trade the credential for this identity, unless that was done before and no new credential is there.
 
-        The credential's file is removed afterwards: it is of no use to anyone. Raises NotEnrolled without a credential,
-        and what `VaultClient.enrol` raises.
+        The file of a replica's own credential is removed afterwards: it is of no use to anyone. Raises NotEnrolled
+        without a credential, and what `VaultClient.enrol` raises.
         """
-        if self._enrolled.exists() and not (self._credential_file and self._credential_file.exists()):
+        fresh = not self._shared and self._credential_file is not None and self._credential_file.exists()
+        if self._enrolled.exists() and not fresh:
             return
         credential = self._credential()
         public = encode_base64url(self._key.public_key().public_bytes_raw())
@@ -72,7 +79,7 @@ class ReplicaIdentity:
             )
         )
         self._enrolled.touch(mode=0o600)
-        if self._credential_file is not None:
+        if self._credential_file is not None and not self._shared:
             with contextlib.suppress(OSError):  # a read-only mount, for example
                 self._credential_file.unlink()
 
