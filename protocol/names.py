@@ -56,7 +56,7 @@ def is_replica_name(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FleetName:
-    """The name of a replica of a fleet: `pool-node-slot`. Only pools may hold dashes, so that a name has one reading."""
+    """The name of a replica of a fleet: `pool-node-slot`. Only pools may hold dashes: a name has one reading."""
 
     pool: str
     node: str

@@ -20,8 +20,8 @@ _METRICS_SECONDS = 1.0
 def build(arguments: dict[str, Any]) -> Application:
     """Return the application of the pool that `PoolSettings` describe. Raises ConfigError."""
     settings = PoolSettings.parse(arguments)
-    deployment = serve.deployment(FleetReplica).options(name=settings.pool, **deployment_options(settings))
-    return deployment.bind(arguments)
+    decorate = serve.deployment(name=settings.pool, **deployment_options(settings))
+    return decorate(FleetReplica).bind(arguments)
 
 
 def deployment_options(settings: PoolSettings) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""Ray's environment in a fleet: the same on every node, set before Ray starts. Deploy files repeat it; a test compares."""
+"""Ray's environment in a fleet: the same on every node, set before Ray starts.
+
+Deploy files repeat it; a test compares them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A replica that another program hosts: built and served as by `python -m serving`, on its own port, in its own thread."""
+"""A replica that another program hosts: built and served as by `python -m serving`, on its own port and thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from protocol.names import FleetName
 from sealed_weights import base_fingerprint
 from serving.errors import ConfigError
-from serving.fleet.load import LoadMeter
+from serving.fleet.load import load_of
 from serving.fleet.settings import PoolSettings
 from serving.fleet.slots import Slot, take_slot
 from serving.http.server import limit_stalls, make_server
@@ -40,7 +40,6 @@ class HostedReplica:
         self._replica, self._settings = replica, settings
         self._slot: Slot | None = slot
         self._server = make_server(replica.app, replica.engine, settings.drain_seconds)
-        self._load = LoadMeter(replica.engine)
         self._draining = threading.Lock()
         self._thread = threading.Thread(target=self._serve, name="http-server", daemon=True)
 
@@ -98,8 +97,8 @@ class HostedReplica:
             raise NotServing(f"{self.name}: the server has stopped")
 
     def load(self) -> dict[str, float]:
-        """Return the replica's load (`LoadMeter.read`)."""
-        return self._load.read(time.monotonic())
+        """Return the replica's load as `figures.Sample` reads it."""
+        return load_of(self._replica.engine)
 
     def drain(self) -> None:
         """Refuse new predictions, finish those that run, say good-bye, give up the slot; then the process may end.

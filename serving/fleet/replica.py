@@ -1,4 +1,7 @@
-"""The actor that Ray Serve sees: a life and a few numbers. No prompt, token, key or weight passes through a Ray call."""
+"""The actor that Ray Serve sees: a life and a few numbers.
+
+No prompt, token, key or weight passes through a Ray call.
+"""
 
 from __future__ import annotations
 

@@ -1,34 +1,42 @@
-"""Ray Serve's hook for the number of replicas: it turns what replicas report into figures and asks `policy.decide`.
+"""Ray Serve's hook for the number of replicas: it gathers what replicas report and asks `policy.decide`.
 
-It runs in Ray's controller, which must never wait: no torch, no I/O.
+It runs in Ray's controller, which must never wait: no torch, and no I/O after the start.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
-from serving.fleet.policy import Limits, PolicyState, PoolFigures, decide
+from serving.fleet.figures import Sample, gather
+from serving.fleet.policy import Limits, PolicyState, decide
 
 log = logging.getLogger(__name__)
 
-# Ray's name → replica → value, a mean over the last seconds.
-Reported = Mapping[str, Mapping[Any, float]]
-_BEARABLE = 0.95  # the share of calls whose wait counts
+WINDOW_SECONDS = 10.0  # over which rates are taken
+_SAMPLE_SECONDS = 1.0  # as often as replicas report; Ray asks ten times as often
+
+
+class Point(Protocol):
+    """A value that a replica reported, with its time in seconds of the epoch."""
+
+    @property
+    def timestamp(self) -> float: ...
+    @property
+    def value(self) -> float: ...
 
 
 class Context(Protocol):
     """What this policy reads of Ray's `AutoscalingContext`."""
 
     @property
-    def aggregated_metrics(self) -> Reported | None: ...
+    def raw_metrics(self) -> Mapping[str, Mapping[Any, Sequence[Point]]] | None: ...
     @property
     def target_num_replicas(self) -> int: ...
-    @property
-    def current_num_replicas(self) -> int: ...
     @property
     def current_time(self) -> float | None: ...
     @property
@@ -36,54 +44,42 @@ class Context(Protocol):
 
 
 class PoolScaling:
-    """The policy of one pool, as Ray calls it: `(context) -> (replicas, state)`."""
+    """The policy of one pool, as Ray calls it: `(context) -> (replicas, state)`.
+
+    The window of samples is its own: a controller that starts again gathers anew, and the policy holds the number of
+    replicas while figures are missing.
+    """
 
     def __init__(self, *, pool: str, targets: str, least: int, most: int) -> None:
         """Read the limits. Raises TargetsRefused for a plan that cannot be read or does not know the pool."""
         self._pool = pool
         self._limits = Limits.from_targets(Path(targets) if targets else None, pool, least=least, most=most)
+        self._window: deque[tuple[float, dict[str, Sample]]] = deque()
 
     def __call__(self, context: Context) -> tuple[int, dict[str, Any]]:
         """Decide. The state is a dict of scalars and tuples: Ray keeps it between calls."""
-        before = PolicyState(**context.policy_state) if context.policy_state else PolicyState()
-        now = context.current_time or 0.0
-        figures = figures_of(
-            context.aggregated_metrics or {},
-            now=now,
-            replicas=context.target_num_replicas,
-            ready=context.current_num_replicas,
-        )
-        wanted, state = decide(before, figures, self._limits)
-        if wanted != context.target_num_replicas:
-            log.info("pool %s: %d replicas -> %d (%s)", self._pool, context.target_num_replicas, wanted, state.why)
+        now, ordered = context.current_time or 0.0, context.target_num_replicas
+        if self._window and now - self._window[-1][0] < _SAMPLE_SECONDS:
+            return ordered, context.policy_state
+        samples = samples_of(context.raw_metrics or {})
+        while self._window and now - self._window[0][0] > WINDOW_SECONDS:
+            self._window.popleft()
+        before = self._window[0][1] if self._window else {}
+        self._window.append((now, samples))
+        state = PolicyState(**context.policy_state) if context.policy_state else PolicyState()
+        wanted, state = decide(state, gather(before, samples, at=now, replicas=ordered), self._limits)
+        if wanted != ordered:
+            log.info("pool %s: from %d replicas to %d (%s)", self._pool, ordered, wanted, state.why)
         return wanted, asdict(state)
 
 
-def figures_of(reported: Reported, *, now: float, replicas: int, ready: int) -> PoolFigures:
-    """Return a pool's figures from what its replicas report; what none of them reports is missing."""
-
-    def values(name: str) -> list[float]:
-        return sorted(reported.get(name, {}).values())
-
-    def total(name: str) -> float | None:
-        # A replica that does not tell its rate yet is one more reason to hold the number: the sum would be too small.
-        known = values(name)
-        return sum(known) if known and len(known) >= ready else None
-
-    def mean(name: str) -> float | None:
-        known = values(name)
-        return sum(known) / len(known) if known else None
-
-    waits, busy = values("wait_over_target"), total("busy")
-    return PoolFigures(
-        now=now,
-        replicas=replicas,
-        ready=ready,
-        arrivals=total("arrivals"),
-        service_s=mean("service_s"),
-        seats=mean("seats"),
-        busy=None if busy is None else round(busy),
-        wait_over_target=waits[min(len(waits) - 1, int(_BEARABLE * len(waits)))] if waits else None,
-        reload_share=mean("reload_share"),
-        pages_each=mean("pages_each"),
-    )
+def samples_of(reported: Mapping[str, Mapping[Any, Sequence[Point]]]) -> dict[str, Sample]:
+    """Return each replica's newest sample, from Ray's name → replica → points."""
+    values: dict[str, dict[str, float]] = {}
+    times: dict[str, float] = {}
+    for name, by_replica in reported.items():
+        for replica, points in by_replica.items():
+            if points:
+                values.setdefault(str(replica), {})[name] = points[-1].value
+                times[str(replica)] = max(times.get(str(replica), 0.0), points[-1].timestamp)
+    return {replica: Sample.of(figures, at=times[replica]) for replica, figures in values.items()}
