@@ -15,7 +15,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.views.decorators.csrf import csrf_exempt
 
 from marketplace.catalog.models import Version
-from marketplace.vault import enrolment, identities, keys, services
+from marketplace.vault import enrolment, fleets, identities, keys, services
 from marketplace.vault.downloads import package_response
 from marketplace.vault.errors import BadRequest, BodyTooLarge, SessionRefused, UnknownPackage, VaultError
 from marketplace.vault.models import Replica
@@ -118,7 +118,8 @@ def _versioned(request: HttpRequest, read: Callable[[bytes], Message]) -> Messag
 def enrol(request: HttpRequest) -> HttpResponseBase:
     """Trade a credential for the replica's identity, once."""
     asked = _versioned(request, read_enrolment)
-    identities.enrol_replica(request=asked)
+    enrol = fleets.claim_name if fleets.is_fleet_credential(asked.credential) else identities.enrol_replica
+    enrol(request=asked)
     return _answer(EnrolmentAnswer(asked.name))
 
 

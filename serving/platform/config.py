@@ -13,7 +13,10 @@ from serving.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class PlatformConfig:
-    """Validated settings. `credential_file` is needed until the replica is enrolled."""
+    """Validated settings. `credential_file` is needed until the replica is enrolled.
+
+    shared_credential: the file is that of a fleet, whose other replicas need it too: it is never removed
+    """
 
     platform_url: str
     advertise_url: str
@@ -21,6 +24,7 @@ class PlatformConfig:
     replica_name: str
     credential_file: Path | None
     allow_unlocked_memory: bool = False
+    shared_credential: bool = False
 
     @property
     def journal_dir(self) -> Path:

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from protocol.checkpoints import ComputedIn, checkpoint_fingerprint
 from serving.config import ServingConfig
 from serving.engine import Engine
+from serving.engine.watchdog import Watchdog
 from serving.http.app import create_app, grammar_compiler
 from serving.http.contracts import ContractDesk
 from serving.http.errors import json_response
@@ -53,9 +54,17 @@ class PlatformReplica:
     journal: UsageJournal
     description: Description
     verifier: Verifier
+    watchdog: Watchdog
+
+    def start(self) -> None:
+        """Start everything beside the server, which starts the engine: registration goes on until it succeeds."""
+        threading.Thread(target=self.verifier.probe, name="probe-confinement", daemon=True).start()
+        self.watchdog.start()
+        self.link.start(self.description, self.engine.ready)
 
     def close(self) -> None:
         """Stop beating and write the last records; the engine has stopped by now."""
+        self.watchdog.close()
         self.link.close()
         self.journal.close()
 
@@ -81,7 +90,12 @@ def _build(
     base = Base.from_dir(config.model, fingerprint)
     checkpoint = served_checkpoint(config, base.fingerprint)
     signer, tickets, leases = ReceiptSigner(checkpoint), TicketVerifier(), LeaseTable()
-    identity = ReplicaIdentity(platform.identity_dir, platform.replica_name, platform.credential_file)
+    identity = ReplicaIdentity(
+        platform.identity_dir,
+        platform.replica_name,
+        platform.credential_file,
+        shared_credential=platform.shared_credential,
+    )
     client = VaultClient(platform.platform_url)
     packages = PackageStore(platform.package_dir, client)
     must_lock = not platform.allow_unlocked_memory
@@ -134,7 +148,10 @@ def _build(
         ],
     )
     description = _describe(platform, checkpoint)
-    return PlatformReplica(ReadyWhenRegistered(app, link, journal), engine, link, journal, description, verifier)
+    watchdog = Watchdog(engine, config.step_timeout_s)
+    return PlatformReplica(
+        ReadyWhenRegistered(app, link, journal), engine, link, journal, description, verifier, watchdog
+    )
 
 
 class ReadyWhenRegistered:
@@ -159,8 +176,7 @@ def run(
     """Serve on `listener` until SIGTERM or SIGINT; returns the exit code. Raises what `build_replica` raises."""
     replica = build_replica(config, platform, fingerprint)
     try:
-        threading.Thread(target=replica.verifier.probe, name="probe-confinement", daemon=True).start()
-        replica.link.start(replica.description, replica.engine.ready)
+        replica.start()
         log.info("listening on http://%s:%d, registering with %s", *listener.getsockname()[:2], platform.platform_url)
         started = run_server(replica.app, replica.engine, listener, config.shutdown_grace_s)
     finally:
