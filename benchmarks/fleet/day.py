@@ -1,4 +1,4 @@
-"""A pool that grows and shrinks in simulated time: the shipped policy orders replicas, the shipped routing fills them."""
+"""A pool that grows and shrinks in simulated time: the shipped policy sizes it, the shipped routing fills it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy as np
 
 from benchmarks.fleet.demand import Day
 from benchmarks.fleet.simulation import Asked, Replica, Result, Scene
-from routing import Call, Fleet, Rates, View, rank
-from serving.fleet.figures import Sample, gather, wait_of_calls
+from routing import Call, Fleet, Rates, View, rank, wait_of_calls
+from serving.fleet.figures import Sample, gather
 from serving.fleet.policy import Limits, PolicyState, decide
 
 TICK = 2  # seconds between two decisions; the samples that they see are as old

@@ -20,6 +20,7 @@ from marketplace.gateway.background.routes import PATHS as BACKGROUND_PATHS
 from marketplace.gateway.books import AWAY, Books
 from marketplace.gateway.delivery_log import DeliveryLog
 from marketplace.gateway.demand import DemandCounts
+from marketplace.gateway.effects import Effects
 from marketplace.gateway.errors import method_not_allowed, unavailable
 from marketplace.gateway.features import Features
 from marketplace.gateway.guarding import Guarding
@@ -179,10 +180,11 @@ class Gateway:
             pools=self._offers.pools,
             signer=signer,
             log=DeliveryLog(settings.ENV.delivery_dir, books.gateway_id),
+            effects=Effects(),
         )
         self._valkey = Redis.from_url(settings.ENV.valkey_url, socket_timeout=1, socket_connect_timeout=1)
         self._refusals = Refusals(self._valkey)
-        demand = DemandCounts(self._valkey)
+        demand = DemandCounts(self._valkey, parts.effects)
         self._routes = Routes(
             parts=parts,
             authenticator=self._authenticator,

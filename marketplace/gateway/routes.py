@@ -39,6 +39,7 @@ from marketplace.gateway.runs import Runs
 from marketplace.gateway.streams import relay_stream
 from marketplace.gateway.tracing import trace_of
 from marketplace.gateway.waking import Waking
+from marketplace.vault.pool_demand import Effect
 from protocol.errors import ClientGone
 from protocol.messages import PREDICTION_HEADER
 from protocol.request_ids import REQUEST_ID_HEADER
@@ -220,6 +221,12 @@ class Routes:
                 await self._judge(call, client, headers)
             await self._carry_out(call, client, headers)
 
+    def _note_lost(self, prediction: Prediction, effect: Effect) -> None:
+        """Count what the replicas that were lost before the answer began did to the call."""
+        for replica_id in prediction.lost:
+            self.parts.effects.note(replica_id, effect)
+        prediction.lost.clear()
+
     async def _judge(self, call: _Call, client: Client, headers: Headers) -> None:
         """Ask the model's guard about the request. Raises Refusal 400 or 503, and ClientGone: nothing is held yet."""
         checking = self.attack_guards.check(self.parts, call.prediction.order, headers[REQUEST_ID_HEADER])
@@ -237,6 +244,7 @@ class Routes:
             headers[PREDICTION_HEADER] = str(prediction.id)
             response = await dispatch(prediction, client, call.path, call.candidates, headers[REQUEST_ID_HEADER])
             call.stopwatch.end("dispatch")
+            self._note_lost(prediction, "moved")
             relay = relay_stream if prediction.order.request.stream else relay_whole
             await relay(prediction, response, client, headers)
             call.stopwatch.end("answer")
@@ -246,6 +254,7 @@ class Routes:
             await asyncio.shield(prediction.abandon())
             raise
         except Refusal as refusal:
+            self._note_lost(prediction, "refused")
             if refusal.status in (429, 503):
                 self.waking.demand.refused(call.candidates[0].base_fingerprint, prediction.order.request.latency_class)
             self.protection.refused(admission)

@@ -7,9 +7,10 @@ minutes, a pool's report for an hour, so that staff see a controller that fell s
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast, get_args
+from typing import Literal, cast, get_args
+from uuid import UUID
 
 import msgspec
 from redis import Redis
@@ -19,6 +20,12 @@ from protocol.latency import LatencyClass
 
 CLASSES: tuple[LatencyClass, ...] = get_args(LatencyClass)
 POOLS_KEY = "fleet:pools"
+EFFECTS_KEY = "fleet:effects:{}"  # with the id of a boot
+EFFECTS_KEPT_SECONDS = 172_800
+# What the end of a replica did to a call: it went on to another replica unseen; its stream ended with an error; it was
+# refused.
+Effect = Literal["moved", "cut", "refused"]
+EFFECTS: tuple[Effect, ...] = get_args(Effect)
 # A report that is older says nothing about now.
 REPORT_FRESH_SECONDS = 30.0
 _REPORT_KEPT_SECONDS = 3_600
@@ -105,6 +112,14 @@ def store_report(valkey: Redis, report: PoolReport, *, base: str) -> None:
 def read_pools(valkey: Redis) -> list[KnownPool]:
     """Return the pools that reported within an hour, by name. Raises RedisError."""
     return parse_pools(cast(dict[bytes, bytes], valkey.hgetall(POOLS_KEY)).values())
+
+
+def read_effects(valkey: Redis, replica_ids: Sequence[UUID]) -> list[dict[Effect, int]]:
+    """Return what losses of each boot did to calls, within two days. Raises RedisError."""
+    with valkey.pipeline(transaction=False) as pipeline:
+        for replica_id in replica_ids:
+            pipeline.hmget(EFFECTS_KEY.format(replica_id), list(EFFECTS))
+        return [dict(zip(EFFECTS, (int(one or 0) for one in row), strict=True)) for row in pipeline.execute()]
 
 
 def parse_pools(values: Iterable[bytes]) -> list[KnownPool]:

@@ -19,8 +19,16 @@ from marketplace.catalog.models import BaseModel
 from marketplace.gateway import waking
 from marketplace.gateway.demand import DemandCounts
 from marketplace.vault.models import Replica
-from marketplace.vault.pool_demand import POOLS_KEY, PoolReport, read_demands, read_pools, store_report
-from tests.marketplace.gateway.conftest import UNTOUCHED, World, keep_alive, money, until
+from marketplace.vault.pool_demand import (
+    EFFECTS,
+    EFFECTS_KEY,
+    POOLS_KEY,
+    PoolReport,
+    read_demands,
+    read_pools,
+    store_report,
+)
+from tests.marketplace.gateway.conftest import UNTOUCHED, World, broken_stream, keep_alive, money, until
 
 pytestmark = pytest.mark.asyncio
 
@@ -164,3 +172,41 @@ async def test_what_another_version_wrote_about_a_pool_is_left_out(valkey: Async
 
     assert await sync_to_async(known)() == [found.pool]
     await valkey.hdel(POOLS_KEY, f"odd-{base[:8]}")
+
+
+async def test_the_harm_of_lost_replicas_is_counted_by_boot(world: World, valkey: AsyncRedis, base: str) -> None:
+    await rename_base(world, base, gone=False)
+    text = await broken_stream(world)
+    assert "replica_lost" in text
+    gone = await sync_to_async(dead_replica)(base)
+    good, seen = world.replica.id, set()
+
+    async def asked_both() -> bool:  # until a call's first choice is the dead one
+        answer = await world.http.post("/v1/chat/completions", json=world.body(user=uuid.uuid4().hex))
+        seen.add(answer.status)
+        return (await harm(valkey, gone))["moved"] == 1
+
+    await until(asked_both)
+    assert seen == {200}, "no caller saw it"
+    assert await harm(valkey, good) == {"moved": 0, "cut": 1, "refused": 0}
+    await sync_to_async(Replica.objects.filter(pk=good).delete)()
+
+    async def refused() -> bool:
+        answer = await world.http.post("/v1/chat/completions", json=world.body())
+        return answer.status == 503 and (await harm(valkey, gone))["refused"] > 0
+
+    await until(refused)
+
+
+def dead_replica(base: str) -> uuid.UUID:
+    """A replica that says it lives, where nobody listens."""
+    row = Replica.objects.get()
+    row.pk, row.name, row.url = uuid.uuid4(), "dead", "http://127.0.0.1:9"
+    row.save(force_insert=True)
+    keep_alive()
+    return row.pk
+
+
+async def harm(valkey: AsyncRedis, replica_id: uuid.UUID) -> dict[str, int]:
+    found = await valkey.hgetall(EFFECTS_KEY.format(replica_id))
+    return {name: int(found.get(name.encode(), 0)) for name in EFFECTS}
