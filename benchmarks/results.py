@@ -11,6 +11,7 @@ from typing import Any
 from benchmarks import chaos
 from benchmarks.capacity import report as capacity
 from benchmarks.fleet import report as fleet
+from benchmarks.fleet import scaling_report
 from benchmarks.gateway import report as gateway
 from benchmarks.kernels import report as kernels
 from benchmarks.kv_tiers import report as kv_tiers
@@ -172,6 +173,14 @@ def _chaos(file: Path) -> str:
     return chaos.text(_load(file))
 
 
+def _autoscaling(file: Path) -> str:
+    data = _load(file)
+    lines, _ = scaling_report.report(data["rows"])
+    borne = ", ".join(f"{load} by {replicas}" for replicas, load in data["ceiling"].items())
+    text = "\n".join(line.rstrip() for line in lines)
+    return f"The load that so many replicas bear within the promise: {borne}.\n\n```\n{text}\n```"
+
+
 def _kv_tiers(file: Path) -> str:
     lines, _ = kv_tiers.report(_load(file))
     return "```\n" + "\n".join(line.rstrip() for line in lines) + "\n```"
@@ -234,6 +243,7 @@ RENDERERS: dict[str, Callable[[Path], str]] = {
     "capacity": _capacity,
     "chaos": _chaos,
     "fleet": _fleet,
+    "autoscaling": _autoscaling,
     "kv_tiers": _kv_tiers,
     "packed_base": _packed_base,
     "prefill_decode": _prefill_decode,

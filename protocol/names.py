@@ -19,6 +19,9 @@ DIGEST_PATTERN = rf"^{DIGEST}$"
 _MODEL = re.compile(rf"({SLUG})/({SLUG})(?:@([1-9][0-9]{{0,5}}))?", re.ASCII)
 _REPLICA = re.compile(REPLICA_NAME, re.ASCII)
 _DIGEST = re.compile(DIGEST, re.ASCII)
+_POOL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?", re.ASCII)
+_NODE = re.compile(r"[a-z0-9]{1,40}", re.ASCII)
+_FLEET = re.compile(rf"({_POOL.pattern})-({_NODE.pattern})-(0|[1-9][0-9]{{0,3}})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,36 @@ def parse_model_name(text: object) -> ModelName:
 def is_replica_name(text: str) -> bool:
     """Return whether a replica may have this name: letters, digits, dots, dashes and underscores, at most 100."""
     return _REPLICA.fullmatch(text) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class FleetName:
+    """The name of a replica of a fleet: `pool-node-slot`. Only pools may hold dashes: a name has one reading."""
+
+    pool: str
+    node: str
+    slot: int
+
+    def __str__(self) -> str:
+        return f"{self.pool}-{self.node}-{self.slot}"
+
+
+def parse_fleet_name(text: str) -> FleetName:
+    """Read `pool-node-slot`; raises ProtocolError."""
+    found = _FLEET.fullmatch(text)
+    if found is None:
+        raise ProtocolError("a replica of a fleet is named POOL-NODE-SLOT")
+    return FleetName(found[1], found[2], int(found[3]))
+
+
+def is_pool_name(text: str) -> bool:
+    """Return whether a pool may have this name: lower-case letters, digits and inner dashes, at most 40."""
+    return _POOL.fullmatch(text) is not None
+
+
+def is_node_name(text: str) -> bool:
+    """Return whether a node may have this name: lower-case letters and digits, at most 40."""
+    return _NODE.fullmatch(text) is not None
 
 
 def is_digest(text: str) -> bool:

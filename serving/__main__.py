@@ -99,6 +99,7 @@ def _serve_folders(config: settings.ServingConfig, listener: socket.socket, fing
         source = DirectoryAdapterSource(config.adapters, base.spec)
         building = _in_background(lambda: build_engine(config, base, source))
         # Meanwhile: these take a fifth of a second.
+        from serving.engine.watchdog import Watchdog
         from serving.http.admission import InsecureAuthorizer
         from serving.http.app import create_app
         from serving.http.server import run_server
@@ -117,7 +118,12 @@ def _serve_folders(config: settings.ServingConfig, listener: socket.socket, fing
     )
     host, port = listener.getsockname()[:2]
     logging.getLogger("serving").info("listening on http://%s:%d", host, port)
-    return 0 if run_server(app, engine, listener, config.shutdown_grace_s) else 1
+    watchdog = Watchdog(engine, config.step_timeout_s)
+    watchdog.start()
+    try:
+        return 0 if run_server(app, engine, listener, config.shutdown_grace_s) else 1
+    finally:
+        watchdog.close()
 
 
 def _bind(host: str, port: int) -> socket.socket:

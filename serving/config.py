@@ -101,6 +101,9 @@ class ServingConfig:
     max_body_bytes: Annotated[int, "largest accepted request body, in bytes"] = 1 << 20
     request_timeout_s: Annotated[float, "seconds a request may take before it is ended"] = 600.0
     shutdown_grace_s: Annotated[float, "seconds running requests get to finish after SIGTERM"] = 10.0
+    step_timeout_s: Annotated[
+        float, "seconds one step may take: past them the process ends, for its supervisor to start another; 0: never"
+    ] = 120.0
 
     def __post_init__(self) -> None:
         if not (self.model / "config.json").is_file():
@@ -148,6 +151,7 @@ class ServingConfig:
             ("max_model_len", 0),
             ("request_timeout_s", 1),
             ("shutdown_grace_s", 0),
+            ("step_timeout_s", 0),
         ):
             if getattr(self, name) < least:
                 raise ConfigError(f"--{name.replace('_', '-')} {getattr(self, name)}: at least {least}")

@@ -10,7 +10,7 @@ wait for each other. Every `select_for_update` stands in the `locks.py` of its a
  5. model                                `catalog.locks.lock_model`, `catalog.locks.lock_models`
  6. version                              `catalog.locks.lock_version`, `vault.locks.lock_version_of_package`
  7. set of rows                          `evals.locks.lock_set`
- 8. enrolled replica                     `vault.locks.lock_enrolled_replica`
+ 8. pool, then enrolled replica          `vault.locks.lock_fleet_credential`, `vault.locks.lock_enrolled_replica`
  9. creator key                          `vault.locks.lock_creator_key`
 10. top-up, its refund or dispute, its   `billing.locks.lock_top_up`, `billing.locks.lock_refund`,
     automatic rule, payout               `billing.locks.lock_dispute`, `billing.locks.lock_auto_top_up`,

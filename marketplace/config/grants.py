@@ -151,6 +151,7 @@ TABLES = {
     "vault_creatorkey": WRITE,
     "vault_datakey": WRITE,
     "vault_enrolledreplica": WRITE,
+    "vault_fleetcredential": WRITE,
     "vault_lease": WRITE,
     "vault_platformkey": WRITE,
     "vault_release": APPEND,

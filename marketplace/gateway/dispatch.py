@@ -53,12 +53,14 @@ async def dispatch(
             answer = await client.unless_gone(ask(prediction, replica, path, request_id, patience), _discard)
         except NotReached:
             pools.lost(replica)
+            prediction.lost.append(replica.id)
             continue
         except LOST as error:
             logger.warning("prediction %s, attempt at %s: %s", prediction.id, replica.name, error)
             prediction.parts.books.later(prediction.cancel(0))
             refusal = unavailable("The replica was lost before answering. Nothing was charged; try again.")
             pools.lost(replica)
+            prediction.lost.append(replica.id)
             lost += 1
             if lost > _MOST_LOST:
                 break

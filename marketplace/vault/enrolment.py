@@ -11,12 +11,11 @@ from typing import Any
 from uuid import UUID
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
+from marketplace.vault import fleets
 from marketplace.vault.absences import welcome_back
-from marketplace.vault.addresses import checked_origin
 from marketplace.vault.attestation import verify_evidence
 from marketplace.vault.clearance import not_cleared
 from marketplace.vault.errors import BadRequest, NotEnrolled, SessionRefused
@@ -81,11 +80,12 @@ def register_replica(*, registration: Registration) -> Enrolled:
         raise NotEnrolled("the registration is not signed by its receipt key") from None
     token = secrets.token_urlsafe(32)
     with transaction.atomic():
+        fleets.admit_boot(registration.name)
         known = lock_enrolled_replica(registration.name)
         if known is None or known.identity_public_key is None or known.revoked_at is not None:
             raise _unknown(registration.name)
         _check_terms(known, registration, nonce=nonce, hpke_key=hpke_key)
-        url = checked_origin(registration.url, host=known.host, networks=settings.ENV.replica_networks)
+        url = fleets.origin_of(known, registration.url)
         transfer_url = _transfer_url(known, registration)
         Replica.objects.filter(name=known.name, gone_at__isnull=True).update(gone_at=timezone.now())
         replica = Replica.objects.create(
@@ -133,7 +133,7 @@ def _check_terms(known: EnrolledReplica, registration: Registration, *, nonce: b
 def _transfer_url(known: EnrolledReplica, registration: Registration) -> str:
     """Return where other replicas may pull KV: on the host that staff named, in the networks of replicas."""
     if registration.transfer_url:
-        return checked_origin(registration.transfer_url, host=known.host, networks=settings.ENV.replica_networks)
+        return fleets.origin_of(known, registration.transfer_url)
     if registration.role == Replica.Role.PREFILL:
         raise BadRequest("a replica that computes prompts for others must say where they pull its KV (transfer_url)")
     return ""

@@ -53,6 +53,7 @@ def issue_credential(*, name: str, terms: Terms, seconds: int = DEFAULT_CREDENTI
         EnrolledReplica.objects.update_or_create(
             name=name,
             defaults={
+                "fleet": None,
                 "base_model": terms.base_model,
                 "host": terms.host.lower(),
                 "builds": list(terms.builds),
@@ -73,14 +74,7 @@ def enrol_replica(*, request: EnrolmentRequest) -> None:
 
     Raises NotEnrolled, with one text for an unknown name, a wrong, an expired and a spent credential.
     """
-    public_key = decode_base64url(request.identity_public_key)
-    message = enrolment_message(
-        name=request.name, credential=request.credential, identity_public_key=request.identity_public_key
-    )
-    try:
-        verify(public_key, decode_base64url(request.signature), message, "enrolment")
-    except SealError:
-        raise NotEnrolled("the enrolment is not signed by its identity") from None
+    public_key = signing_identity(request)
     shown = hashlib.sha256(request.credential.encode()).digest()
     with transaction.atomic():
         known = lock_enrolled_replica(request.name)
@@ -98,6 +92,19 @@ def enrol_replica(*, request: EnrolmentRequest) -> None:
             raise _refused()
         known.identity_public_key, known.enrolled_at = public_key, timezone.now()
         known.save(update_fields=["identity_public_key", "enrolled_at"])
+
+
+def signing_identity(request: EnrolmentRequest) -> bytes:
+    """Return the public key that the request names and that signed it. Raises NotEnrolled."""
+    public_key = decode_base64url(request.identity_public_key)
+    message = enrolment_message(
+        name=request.name, credential=request.credential, identity_public_key=request.identity_public_key
+    )
+    try:
+        verify(public_key, decode_base64url(request.signature), message, "enrolment")
+    except SealError:
+        raise NotEnrolled("the enrolment is not signed by its identity") from None
+    return public_key
 
 
 def _refused() -> NotEnrolled:

@@ -7,7 +7,7 @@ from uuid import UUID
 from django.db import connection
 
 from marketplace.catalog.models import Version
-from marketplace.vault.models import CreatorKey, EnrolledReplica
+from marketplace.vault.models import CreatorKey, EnrolledReplica, FleetCredential
 
 BOOTSTRAP_LOCK = 0x696E7461  # any fixed number: the name of the advisory lock
 
@@ -27,6 +27,11 @@ def lock_version_of_package(digest: str) -> Version | None:
 def lock_creator_key(organization_id: UUID) -> CreatorKey | None:
     """Lock the creator's key row, which stands for the head of the creator's release chain."""
     return CreatorKey.objects.select_for_update(no_key=True).filter(organization_id=organization_id).first()
+
+
+def lock_fleet_credential(pool: str) -> FleetCredential | None:
+    """Lock a pool: its names are claimed, and its living replicas counted, one after the other."""
+    return FleetCredential.objects.select_for_update(of=("self",), no_key=True).filter(pool=pool).first()
 
 
 def lock_enrolled_replica(name: str) -> EnrolledReplica | None:

@@ -69,6 +69,20 @@ class AnswerKey(models.Model):
     created_at = models.DateTimeField(db_default=Now())
 
 
+class FleetCredential(models.Model):
+    """A pool that staff allowed: its replicas enrol themselves under names `pool-node-slot`, so many at once."""
+
+    pool = models.CharField(max_length=40, primary_key=True)
+    base_model = models.ForeignKey("catalog.BaseModel", on_delete=models.PROTECT, related_name="+")
+    network = models.CharField(max_length=50)  # where its replicas may be, such as 10.0.0.0/8
+    replicas = models.PositiveIntegerField()  # that may live at once
+    builds = models.JSONField(default=list)  # as of an enrolled replica
+    releases_per_hour = models.PositiveIntegerField()  # of each of them
+    credential_digest = models.BinaryField(max_length=32)  # SHA-256 of the latest credential
+    issued_at = models.DateTimeField()
+    revoked_at = models.DateTimeField(null=True, blank=True)
+
+
 class EnrolledReplica(models.Model):
     """A replica that staff allowed: the name, base model, host and builds it may register with.
 
@@ -76,8 +90,10 @@ class EnrolledReplica(models.Model):
     """
 
     name = models.CharField(max_length=100, primary_key=True)
+    # The pool whose credential enrolled it, from which its terms come; None: it has a credential of its own.
+    fleet = models.ForeignKey(FleetCredential, on_delete=models.PROTECT, null=True, related_name="names")
     base_model = models.ForeignKey("catalog.BaseModel", on_delete=models.PROTECT, related_name="+")
-    host = models.CharField(max_length=200)  # the host of its URL
+    host = models.CharField(max_length=200)  # the host of its URL; of a fleet's replica, its network
     builds = models.JSONField(default=list)  # build digests it may run; an empty list allows any
     releases_per_hour = models.PositiveIntegerField()  # keys that may be lent to it within an hour
     credential_digest = models.BinaryField(max_length=32)  # SHA-256 of the latest credential

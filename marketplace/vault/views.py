@@ -10,15 +10,19 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
+from django.conf import settings
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.views.decorators.csrf import csrf_exempt
+from redis import Redis
+from redis.exceptions import RedisError
 
 from marketplace.accounts.errors import Refusal
 from marketplace.catalog.models import Version
-from marketplace.vault import downloads, enrolment, identities, keys, services
+from marketplace.vault import downloads, enrolment, fleets, identities, keys, pool_demand, services
 from marketplace.vault.errors import BadRequest, BodyTooLarge, SessionRefused, UnknownPackage
 from marketplace.vault.models import Replica
 from protocol.bodies import MAX_MESSAGE_BYTES
+from protocol.demand import PoolReport
 from protocol.encoding import encode_base64url
 from protocol.errors import ProtocolError, VersionMismatch
 from protocol.leases import LeaseAnswer, LeaseRequest, PackageIdentity
@@ -118,7 +122,8 @@ def _versioned(request: HttpRequest, read: Callable[[bytes], Message]) -> Messag
 def enrol(request: HttpRequest) -> HttpResponseBase:
     """Trade a credential for the replica's identity, once."""
     asked = _versioned(request, read_enrolment)
-    identities.enrol_replica(request=asked)
+    enrol = fleets.claim_name if fleets.is_fleet_credential(asked.credential) else identities.enrol_replica
+    enrol(request=asked)
     return _answer(EnrolmentAnswer(asked.name))
 
 
@@ -217,3 +222,18 @@ def package(request: HttpRequest, digest: str) -> HttpResponseBase:
     """Stream a sealed package of the platform's own folder, from the byte that `Range` asks for."""
     downloads.require_grant(digest, request.GET.get("grant", ""))
     return downloads.package_response(request, digest)
+
+
+@endpoint("POST")
+def demand(request: HttpRequest) -> HttpResponseBase:
+    """Take how a fleet's pool stands, and answer with the demand for its base model."""
+    report = _parse(_raw_body(request), PoolReport)
+    base = fleets.base_of(pool=report.pool, credential=_bearer(request))
+    try:
+        with Redis.from_url(settings.ENV.valkey_url, socket_timeout=1, socket_connect_timeout=1) as valkey:
+            pool_demand.store_report(valkey, report, base=base)
+            found = pool_demand.read_demands(valkey).of(base)
+    except RedisError as error:
+        log.warning("the demand for the pool %s is not known: %s", report.pool, type(error).__name__)
+        return _error("demand_unknown", "the counters are away; keep what the pool has", 503)
+    return _answer(found)

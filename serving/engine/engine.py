@@ -85,6 +85,8 @@ class Engine:
         self._launched: deque[Launched] = deque()
         self._committed_at = self._next_poll_at = 0.0
         self._draining = self._stopping = False
+        self._turns = 0
+        self._in_turn = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     # -- from any thread --------------------------------------------------------------------------------------------
@@ -102,6 +104,11 @@ class Engine:
     def accepting(self) -> bool:
         """Whether the engine is warm, running and not draining."""
         return self.alive and self.ready.is_set() and not self._draining
+
+    @property
+    def turn(self) -> int:
+        """Return the number of the turn that the engine is in; 0 while it waits for work, or warms up."""
+        return self._turns if self._in_turn else 0
 
     @property
     def draining(self) -> bool:
@@ -191,9 +198,12 @@ class Engine:
                 self.warm_up()
                 self.ready.set()
                 while not self._stopping:
+                    self._turns += 1
+                    self._in_turn = True
                     self._inbox.drain()
                     with self.adapters.gate.closed():
                         busy = self.step()
+                    self._in_turn = False
                     if not busy:
                         self._inbox.wait(_IDLE_SECONDS)
                     elif self.adapters.gate.load_pause and self.adapters.loading:
@@ -201,6 +211,7 @@ class Engine:
                             self.adapters.gate.let_loads_run(self._step_seconds)
                 self._commit_launched(0)
         finally:
+            self._in_turn = False
             self._draining = self._stopping = True
             self._inbox.drain()  # requests submitted a moment ago must fail too
             self._active.fail(self._active.sequences(), EngineStopped("this replica is shutting down"))

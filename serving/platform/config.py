@@ -16,7 +16,10 @@ from serving.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class PlatformConfig:
-    """Validated settings. `credential_file` is needed until the replica is enrolled."""
+    """Validated settings. `credential_file` is needed until the replica is enrolled.
+
+    shared_credential: the file is that of a fleet, whose other replicas need it too: it is never removed
+    """
 
     platform_url: str
     advertise_url: str
@@ -28,6 +31,7 @@ class PlatformConfig:
     role: Role = "both"
     transfer_url: str | None = None
     transfer_host: str = "127.0.0.1"
+    shared_credential: bool = False
 
     @property
     def transfer_port(self) -> int | None:

@@ -16,7 +16,7 @@ from protocol.encoding import encode_base64url
 from protocol.replicas import EnrolmentRequest, enrolment_message
 from protocol.version import PROTOCOL_VERSION
 from serving.errors import ConfigError
-from serving.platform.errors import PlatformError
+from serving.platform.errors import LeaseRefused, PlatformError
 from serving.platform.vault_client import VaultClient
 
 MAX_CREDENTIAL_BYTES = 200
@@ -32,9 +32,16 @@ class NotEnrolled(PlatformError):
 class ReplicaIdentity:
     """The identity of the replica `name`, kept in `folder`. It is enrolled once the platform has taken it."""
 
-    def __init__(self, folder: Path, name: str, credential_file: Path | None = None) -> None:
-        """Load the key, or make it. Raises ConfigError if the folder or the key cannot be used."""
+    def __init__(
+        self, folder: Path, name: str, credential_file: Path | None = None, *, shared_credential: bool = False
+    ) -> None:
+        """Load the key, or make it. Raises ConfigError if the folder or the key cannot be used.
+
+        shared_credential: a fleet's, which stays where it is; each boot shows it, so that a name that was revoked with
+            its pool comes back under a newer one
+        """
         self._name, self._credential_file = name, credential_file
+        self._shared = shared_credential
         self._path, self._enrolled = folder / "identity.key", folder / "enrolled"
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -54,25 +61,30 @@ class ReplicaIdentity:
     def enrol(self, client: VaultClient) -> None:
         """Trade the credential for this identity, unless that was done before and no new credential is there.
 
-        The credential's file is removed afterwards: it is of no use to anyone. Raises NotEnrolled without a credential,
-        and what `VaultClient.enrol` raises.
+        The file of a replica's own credential is removed afterwards: it is of no use to anyone. Raises NotEnrolled
+        without a credential, and what `VaultClient.enrol` raises.
         """
-        if self._enrolled.exists() and not (self._credential_file and self._credential_file.exists()):
+        present = self._credential_file is not None and self._credential_file.exists()
+        if self._enrolled.exists() and not present:
             return
         credential = self._credential()
         public = encode_base64url(self._key.public_key().public_bytes_raw())
         message = enrolment_message(name=self._name, credential=credential, identity_public_key=public)
-        client.enrol(
-            EnrolmentRequest(
-                protocol_version=PROTOCOL_VERSION,
-                name=self._name,
-                credential=credential,
-                identity_public_key=public,
-                signature=encode_base64url(self._key.sign(message)),
-            )
+        request = EnrolmentRequest(
+            protocol_version=PROTOCOL_VERSION,
+            name=self._name,
+            credential=credential,
+            identity_public_key=public,
+            signature=encode_base64url(self._key.sign(message)),
         )
+        try:
+            client.enrol(request)
+        except LeaseRefused:
+            if not (self._shared and self._enrolled.exists()):
+                raise
+            return  # a credential that was replaced since: whether the name still counts, registration says
         self._enrolled.touch(mode=0o600)
-        if self._credential_file is not None:
+        if self._credential_file is not None and not self._shared:
             with contextlib.suppress(OSError):  # a read-only mount, for example
                 self._credential_file.unlink()
 

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from protocol.checkpoints import ComputedIn, checkpoint_fingerprint
 from serving.config import ServingConfig
 from serving.engine import Engine
+from serving.engine.watchdog import Watchdog
 from serving.errors import ConfigError
 from serving.http.app import create_app, grammar_compiler
 from serving.http.contracts import ContractDesk
@@ -59,10 +60,18 @@ class PlatformReplica:
     description: Description
     verifier: Verifier
     kv_reader: KvReader
+    watchdog: Watchdog
     kv_source: KvSource | None = None
+
+    def start(self) -> None:
+        """Start everything beside the server, which starts the engine: registration goes on until it succeeds."""
+        threading.Thread(target=self.verifier.probe, name="probe-confinement", daemon=True).start()
+        self.watchdog.start()
+        self.link.start(self.description, self.engine.ready)
 
     def close(self) -> None:
         """Stop beating, write the last records and say good-bye; the engine has stopped by now."""
+        self.watchdog.close()
         self.kv_reader.close()
         if self.kv_source is not None:
             self.kv_source.close()
@@ -93,7 +102,12 @@ def _build(
     base = Base.from_dir(config.model, fingerprint)
     checkpoint = served_checkpoint(config, base.fingerprint)
     signer, tickets, leases = ReceiptSigner(checkpoint), TicketVerifier(), LeaseTable()
-    identity = ReplicaIdentity(platform.identity_dir, platform.replica_name, platform.credential_file)
+    identity = ReplicaIdentity(
+        platform.identity_dir,
+        platform.replica_name,
+        platform.credential_file,
+        shared_credential=platform.shared_credential,
+    )
     client = VaultClient(platform.platform_url)
     packages = PackageStore(platform.package_dir, Downloads(client, platform.package_origins))
     must_lock = not platform.allow_unlocked_memory
@@ -160,6 +174,7 @@ def _build(
         _describe(platform, checkpoint),
         verifier,
         kv_reader,
+        Watchdog(engine, config.step_timeout_s),
         kv_source,
     )
 
@@ -201,8 +216,7 @@ def run(
     """Serve on `listener` until SIGTERM or SIGINT; returns the exit code. Raises what `build_replica` raises."""
     replica = build_replica(config, platform, fingerprint)
     try:
-        threading.Thread(target=replica.verifier.probe, name="probe-confinement", daemon=True).start()
-        replica.link.start(replica.description, replica.engine.ready)
+        replica.start()
         log.info("listening on http://%s:%d, registering with %s", *listener.getsockname()[:2], platform.platform_url)
         started = run_server(replica.app, replica.engine, listener, config.shutdown_grace_s)
     finally:

@@ -11,7 +11,7 @@ from typing import get_args
 import msgspec
 
 import protocol
-from protocol import admin, leases, packages, replicas
+from protocol import admin, demand, leases, packages, replicas
 from protocol.messages import Answer, Request
 from protocol.tickets import Action
 from protocol.version import PROTOCOL_VERSION
@@ -80,6 +80,7 @@ def test_the_routes_are_those_of_the_code() -> None:
         leases.LEASES_PATH,
         packages.PACKAGE_URL_PATH,
         packages.PACKAGE_PATH,
+        demand.DEMAND_PATH,
     ]
     assert replicas.INTERNAL_PATH in PAGE and admin.ADMIN_PATH in PAGE
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from marketplace.accounts.errors import Refusal
+from marketplace.vault.credential_files import write_private
 from marketplace.vault.identities import DEFAULT_CREDENTIAL_SECONDS, issue_credential
 from marketplace.vault.models import EnrolledReplica
 from marketplace.vault.terms import add_terms, terms_of
@@ -46,16 +46,7 @@ class Command(BaseCommand):
             self.stdout.write(credential)
             return
         try:
-            _write_private(path, credential)
+            write_private(path, credential)
         except OSError as error:
             raise CommandError(f"{path}: cannot be written ({error.strerror})") from None
         self.stderr.write(f"the credential of {name} is in {path}")
-
-
-def _write_private(path: Path, text: str) -> None:
-    temporary = path.with_name(path.name + ".part")
-    temporary.unlink(missing_ok=True)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text + "\n")
-    temporary.replace(path)
