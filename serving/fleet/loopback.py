@@ -1,7 +1,8 @@
 """Ray on one machine, out of reach of all others.
 
-With the node's address on loopback every port of Ray binds there, with one exception in 2.60: the gRPC server in which
-each Serve replica takes calls of other deployments listens on all interfaces. Nothing calls ours.
+With the node on loopback (`environment.LOOPBACK_ENVIRONMENT`) every port of Ray binds there, with one exception
+in 2.60: the gRPC server in which each Serve replica takes calls of other deployments listens on all interfaces, behind
+the token. Nothing calls ours.
 """
 
 from __future__ import annotations
