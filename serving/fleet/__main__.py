@@ -6,6 +6,7 @@ Everything listens on loopback, which is checked. In production Ray is started b
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -13,7 +14,7 @@ import signal
 import sys
 import tempfile
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
 import msgspec
 
@@ -24,6 +25,7 @@ from serving.fleet.settings import PoolSettings
 
 LOOPBACK = "127.0.0.1"
 _SURGE = 1  # replicas of a pool on top, while it is updated
+_LOOK_SECONDS = 0.2
 _OBJECT_STORE_BYTES = 80 << 20  # nothing of ours goes there; Ray's least is 75 MB
 
 
@@ -66,7 +68,8 @@ def _serve(pools_file: Path, ready_file: Path | None, folder: str, signals: Simp
         _check_loopback(_family())
         serve.start(proxy_location="Disabled")
         while True:
-            _deploy(pools)
+            if not _deploy(pools, signals):
+                return
             pids = _family()
             _check_loopback(pids)
             if ready_file is not None:
@@ -87,15 +90,31 @@ def _read(pools_file: Path) -> list[PoolSettings]:
     return [PoolSettings.parse(one) for one in json.loads(pools_file.read_text())["pools"]]
 
 
-def _deploy(pools: list[PoolSettings]) -> None:
-    """Start or update the pools; returns when all of them serve."""
+def _deploy(pools: list[PoolSettings], signals: SimpleQueue[int]) -> bool:
+    """Start or update the pools; returns True when all of them serve, False when a signal asks for the end.
+
+    Raises ConfigError when a pool cannot serve.
+    """
     from ray import serve
+    from ray.serve.schema import ApplicationStatus
 
     from serving.fleet.app import build
 
     serve.run_many(
-        [serve.RunTarget(target=build(msgspec.to_builtins(one)), name=one.pool, route_prefix=None) for one in pools]
+        [serve.RunTarget(target=build(msgspec.to_builtins(one)), name=one.pool, route_prefix=None) for one in pools],
+        wait_for_ingress_deployment_creation=False,
+        wait_for_applications_running=False,
     )
+    while True:
+        applications = serve.status().applications
+        found = {applications[one.pool].status for one in pools if one.pool in applications}
+        if found & {ApplicationStatus.DEPLOY_FAILED, ApplicationStatus.UNHEALTHY}:
+            raise ConfigError("; ".join(one.message for one in applications.values() if one.message))
+        if found == {ApplicationStatus.RUNNING}:
+            return True
+        with contextlib.suppress(Empty):
+            if signals.get(timeout=_LOOK_SECONDS) != signal.SIGHUP:
+                return False
 
 
 def _check_loopback(pids: list[int]) -> None:
@@ -121,4 +140,8 @@ def _family() -> list[int]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    # Without the interpreter's own end, in which Ray's native threads abort the process now and then, when all is done.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)

@@ -23,8 +23,10 @@ TOKEN_PATH = "RAY_AUTH_TOKEN_PATH"
 _LEAST_TOKEN_BYTES = 32
 
 
-def prepare_environment(token_file: Path) -> None:
-    """Set Ray's environment in this process, for a cluster of this machine alone; call it before `import ray`.
+def prepare_environment(token_file: Path, *, alone: bool = True) -> None:
+    """Set Ray's environment in this process; call it before `import ray`.
+
+    alone: for a cluster of this machine alone, on loopback
 
     Raises ConfigError for a weak token file.
     """
@@ -35,4 +37,4 @@ def prepare_environment(token_file: Path) -> None:
         raise ConfigError(f"the token of Ray {token_file}: {error.strerror}") from None
     if len(token) < _LEAST_TOKEN_BYTES or mode & 0o077:
         raise ConfigError(f"the token of Ray {token_file}: 32 bytes or more, readable by its owner alone (mode 0600)")
-    os.environ.update(RAY_ENVIRONMENT | LOOPBACK_ENVIRONMENT | {TOKEN_PATH: str(token_file)})
+    os.environ.update(RAY_ENVIRONMENT | (LOOPBACK_ENVIRONMENT if alone else {}) | {TOKEN_PATH: str(token_file)})

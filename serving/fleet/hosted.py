@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import logging
 import signal
@@ -53,7 +54,7 @@ class HostedReplica:
         config = settings.serving_config(address)
         slot = take_slot(settings.state, settings.pool)
         try:
-            listener = _listen(address)
+            listener = _listen(address, *settings.ports)
             url = f"http://{_bracketed(address)}:{listener.getsockname()[1]}"
             platform = settings.platform_config(str(slot.name), url)
             with ThreadPoolExecutor(1) as hashing:  # while the rest of the program is imported
@@ -118,12 +119,16 @@ class HostedReplica:
             log.info("%s has ended", self.name)
 
 
-def _listen(address: str) -> socket.socket:
+def _listen(address: str, first: int, last: int) -> socket.socket:
+    """Listen on the first free port of these. Raises ConfigError when all are taken, or the address is not ours."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    try:
-        return socket.create_server((address, 0), family=family)
-    except OSError as error:
-        raise ConfigError(f"address {address}: {error.strerror}") from None
+    for port in range(first, last + 1):
+        try:
+            return socket.create_server((address, port), family=family)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or port == last:
+                raise ConfigError(f"address {address}, port {port}: {error.strerror}") from None
+    raise ConfigError("ports: the first and the last one")
 
 
 def _bracketed(address: str) -> str:

@@ -18,6 +18,7 @@ from serving.fleet.policy import Limits, PolicyState, decide
 log = logging.getLogger(__name__)
 
 WINDOW_SECONDS = 10.0  # over which rates are taken
+_STATE = "intarsia"  # the key of our part of the state
 _SAMPLE_SECONDS = 1.0  # as often as replicas report; Ray asks ten times as often
 
 
@@ -57,7 +58,7 @@ class PoolScaling:
         self._window: deque[tuple[float, dict[str, Sample]]] = deque()
 
     def __call__(self, context: Context) -> tuple[int, dict[str, Any]]:
-        """Decide. The state is a dict of scalars and tuples: Ray keeps it between calls."""
+        """Decide. Ray keeps the state between calls, and adds keys of its own beside ours."""
         now, ordered = context.current_time or 0.0, context.target_num_replicas
         if self._window and now - self._window[-1][0] < _SAMPLE_SECONDS:
             return ordered, context.policy_state
@@ -66,11 +67,12 @@ class PoolScaling:
             self._window.popleft()
         before = self._window[0][1] if self._window else {}
         self._window.append((now, samples))
-        state = PolicyState(**context.policy_state) if context.policy_state else PolicyState()
+        known = context.policy_state.get(_STATE)
+        state = PolicyState(**known) if known else PolicyState()
         wanted, state = decide(state, gather(before, samples, at=now, replicas=ordered), self._limits)
         if wanted != ordered:
             log.info("pool %s: from %d replicas to %d (%s)", self._pool, ordered, wanted, state.why)
-        return wanted, asdict(state)
+        return wanted, {_STATE: asdict(state)}
 
 
 def samples_of(reported: Mapping[str, Mapping[Any, Sequence[Point]]]) -> dict[str, Sample]:

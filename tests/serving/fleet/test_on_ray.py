@@ -42,7 +42,7 @@ def test_the_life_of_a_fleet(fleet: FleetProcess) -> None:
         second = _a_killed_replica_is_replaced_under_its_name(fleet, second)
         _an_update_fails_no_stream(fleet, [first, second])
         pids = fleet.ready()["pids"]
-    assert fleet.stop() == 0
+    assert fleet.stop() == 0, fleet.log()
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids), "a process of Ray was left behind"
     assert not list(Path(tempfile.gettempdir()).glob("intarsia-ray-*/session_*/sockets"))
 
