@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import json
 import math
 import os
+import shutil
 import signal
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
@@ -44,7 +47,7 @@ def main(argv: list[str] | None = None) -> int:
         signal.signal(number, lambda number, _: signals.put(number))
     try:
         prepare_environment(arguments.token_file)
-        with tempfile.TemporaryDirectory(prefix="intarsia-ray-") as folder:
+        with _ray_folder(arguments.pools) as folder:
             _serve(arguments.pools, arguments.ready_file, folder, signals)
     except (ConfigError, OSError, ValueError, KeyError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -84,6 +87,20 @@ def _serve(pools_file: Path, ready_file: Path | None, folder: str, signals: Simp
         if ray.is_initialized():
             serve.shutdown()
             ray.shutdown()
+
+
+@contextlib.contextmanager
+def _ray_folder(pools_file: Path) -> Iterator[str]:
+    """Make the folder of Ray's sockets and logs: a short path, as sockets need, and one that a killed fleet's successor
+    finds and empties."""
+    mark = hashlib.sha256(str(pools_file.absolute()).encode()).hexdigest()[:12]
+    folder = Path(tempfile.gettempdir()) / f"intarsia-ray-{mark}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700)
+    try:
+        yield str(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _read(pools_file: Path) -> list[PoolSettings]:
