@@ -8,5 +8,18 @@ from routing.homes import home_count, key_of
 from routing.ranking import Call, Choice, Rule, rank
 from routing.rates import Rates
 from routing.views import View
+from routing.waits import CLASS_TARGETS, wait_of_calls
 
-__all__ = ["Call", "Choice", "Fleet", "Rates", "Rule", "View", "home_count", "key_of", "rank"]
+__all__ = [
+    "CLASS_TARGETS",
+    "Call",
+    "Choice",
+    "Fleet",
+    "Rates",
+    "Rule",
+    "View",
+    "home_count",
+    "key_of",
+    "rank",
+    "wait_of_calls",
+]

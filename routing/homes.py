@@ -27,15 +27,24 @@ def key_of(*parts: str) -> int:
     return int.from_bytes(hasher.digest(), "big")
 
 
+_ROUNDS = (
+    (np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)),
+    (np.uint64(27), np.uint64(0x94D049BB133111EB)),
+)
+_LAST_SHIFT = np.uint64(31)
+
+
 def weights(key: int, members: Keys) -> Keys:
     """Return the rendezvous weight of each member for a key: the mixer of splitmix64 (Steele et al., 2014) over both.
 
     members: uint64 [replicas], `key_of` their names
     """
     x = members ^ np.uint64(key)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    for shift, factor in _ROUNDS:
+        x ^= x >> shift
+        x *= factor
+    x ^= x >> _LAST_SHIFT
+    return x
 
 
 def home_count(rate: float, service_s: float, seats: float) -> int:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from routing.fleet import Fleet
 from routing.homes import home_count, weights
+from routing.views import View
 
 MOST_CHOICES = 4
 # Places behind the homes that are looked at before the choice is left to chance.
@@ -72,32 +74,32 @@ def rank(call: Call, fleet: Fleet, now: float, chance: random.Random, rule: Rule
     homes = home_count(call.rate, call.service_s, fleet.mean_seats) if len(fleet) > 1 else 1
     order = fleet.order(call.adapter, homes + _NEXT)
     at_home, behind = order[:homes], order[homes : homes + _NEXT]
-    if len(at_home) > 1 and call.conversation is not None:
+    if homes > 1 and len(at_home) > 1 and call.conversation is not None:
         at_home = _by_conversation(call.conversation, at_home, fleet)
     best = _first_with_room(call, (*at_home, *behind), fleet, now, max(rule.free, rule.bound * fleet.mean_load))
-    others = [place for place in (*at_home[: _NEXT + 1], *behind) if fleet.takes_calls(place, now)]
+    takes_calls = fleet.takes_calls
+    others = [place for place in (*at_home[: _NEXT + 1], *behind) if takes_calls(place, now)]
     if best is None or len(others) < MOST_CHOICES:
         sampled = chance.sample(range(len(fleet)), min(len(fleet), max(_SAMPLED, MOST_CHOICES - len(others))))
-        others += [place for place in sampled if fleet.takes_calls(place, now)]
-    known = set(at_home)
-    choices = [
-        _choice(place, call, fleet, now, home=place in known) for place in dict.fromkeys(others) if place != best
-    ]
-    choices.sort(key=lambda choice: choice.cost_s)
+        others = list(dict.fromkeys([*others, *(place for place in sampled if takes_calls(place, now))]))
+    costs = [(_cost(place, call, fleet, now), place) for place in others if place != best]
+    costs.sort(key=_first)
     if best is not None:
-        choices.insert(0, _choice(best, call, fleet, now, home=best in known))
-    return choices[:MOST_CHOICES]
+        costs.insert(0, (_cost(best, call, fleet, now), best))
+    views, known = fleet.views, at_home if homes <= _NEXT else set(at_home)
+    return [Choice(place, views[place].name, cost, place in known) for cost, place in costs[:MOST_CHOICES]]
+
+
+_first = itemgetter(0)
 
 
 def _first_with_room(call: Call, places: Sequence[int], fleet: Fleet, now: float, most: float) -> int | None:
     """Return the first place with a load below `most` and a wait that the call can bear."""
     for place in places:
-        if (
-            fleet.takes_calls(place, now)
-            and fleet.load(place, now) < most
-            and _wait(place, call, fleet, now) <= call.slack_s
-        ):
-            return place
+        if fleet.takes_calls(place, now):
+            busy = fleet.busy(place, now)
+            if busy / fleet.views[place].seats < most and _wait(fleet.views[place], busy, call) <= call.slack_s:
+                return place
     return None
 
 
@@ -107,17 +109,19 @@ def _by_conversation(conversation: int, places: Sequence[int], fleet: Fleet) -> 
     return [places[at] for at in by_weight.argsort()[::-1]]
 
 
-def _wait(place: int, call: Call, fleet: Fleet, now: float) -> float:
+def _wait(view: View, busy: float, call: Call) -> float:
     """Return the seconds until a call starts: as the replica says, and for what changed since, a share of a service
     for each call above its seats."""
-    view = fleet.views[place]
-    above = max(0.0, fleet.busy(place, now) - view.seats) - max(0, view.running + view.waiting - view.seats)
-    return max(0.0, view.wait_s[call.latency_class] + above * call.service_s / view.seats)
+    seats, wait = view.seats, view.wait_s[call.latency_class]
+    told = view.running + view.waiting - seats
+    above = (busy - seats if busy > seats else 0.0) - (told if told > 0 else 0)
+    if above:
+        wait += above * call.service_s / seats
+    return wait if wait > 0.0 else 0.0
 
 
-def _choice(place: int, call: Call, fleet: Fleet, now: float, *, home: bool) -> Choice:
+def _cost(place: int, call: Call, fleet: Fleet, now: float) -> float:
+    """Return the predicted seconds until a call's first token: its wait, its prompt, and a load of its adapter."""
     view = fleet.views[place]
-    cost = _wait(place, call, fleet, now) + call.prefill_s
-    if call.adapter not in view.adapters:
-        cost += view.load_s
-    return Choice(place, view.name, cost, home)
+    cost = _wait(view, fleet.busy(place, now), call) + call.prefill_s
+    return cost if call.adapter in view.adapters else cost + view.load_s

@@ -282,6 +282,7 @@ urlpatterns = [
     path("platform/billing-profile", papers.PlatformProfileView.as_view(), name="platform-billing-profile"),
     path("platform/status", status.StatusIncidentsView.as_view(), name="status-incidents"),
     path("platform/status/<int:incident_id>/updates", status.StatusUpdatesView.as_view(), name="status-updates"),
+    path("platform/fleet", fleet.FleetView.as_view(), name="platform-fleet"),
     path("platform/replicas", fleet.ReplicasView.as_view(), name="platform-replicas"),
     path("platform/replicas/<replica:name>/drain", fleet.DrainReplicaView.as_view(), name="drain-replica"),
     path("platform/replicas/<replica:name>/undrain", fleet.UndrainReplicaView.as_view(), name="undrain-replica"),

@@ -19,6 +19,8 @@ from marketplace.gateway.attack_guards import AttackGuards
 from marketplace.gateway.background.routes import PATHS as BACKGROUND_PATHS
 from marketplace.gateway.books import AWAY, Books
 from marketplace.gateway.delivery_log import DeliveryLog
+from marketplace.gateway.demand import DemandCounts
+from marketplace.gateway.effects import Effects
 from marketplace.gateway.errors import method_not_allowed, unavailable
 from marketplace.gateway.features import Features
 from marketplace.gateway.guarding import Guarding
@@ -40,6 +42,7 @@ from marketplace.gateway.runs import RUNS_PATH, Runs
 from marketplace.gateway.silence import SilenceWatch
 from marketplace.gateway.thumbs import FEEDBACK_PATH
 from marketplace.gateway.tracing import begin_trace
+from marketplace.gateway.waking import Waking
 from marketplace.gateway.writer import Writer
 from marketplace.vault.signing import load_ticket_signer
 from protocol.errors import ClientGone
@@ -177,9 +180,11 @@ class Gateway:
             pools=self._offers.pools,
             signer=signer,
             log=DeliveryLog(settings.ENV.delivery_dir, books.gateway_id),
+            effects=Effects(),
         )
         self._valkey = Redis.from_url(settings.ENV.valkey_url, socket_timeout=1, socket_connect_timeout=1)
         self._refusals = Refusals(self._valkey)
+        demand = DemandCounts(self._valkey, parts.effects)
         self._routes = Routes(
             parts=parts,
             authenticator=self._authenticator,
@@ -192,8 +197,10 @@ class Gateway:
             attack_guards=AttackGuards(self._offers, self._valkey),
             calls=Runs(),
             features=Features(),
+            waking=Waking(self._offers, demand),
         )
         self._tasks = [
+            asyncio.create_task(demand.run()),
             asyncio.create_task(presence.run()),
             asyncio.create_task(self._authenticator.keep_fresh(database)),
             asyncio.create_task(SilenceWatch(database, parts.replicas).run()),

@@ -61,12 +61,14 @@ async def dispatch(
             answer = await client.unless_gone(_ask(prediction, replica, path, request_id), _discard)
         except NotReached:
             pools.lost(replica)
+            prediction.lost.append(replica.id)
             continue
         except LOST as error:
             logger.warning("prediction %s: %s", prediction.id, type(error).__name__)
             prediction.parts.books.later(prediction.cancel(0))
             refusal = unavailable("The replica was lost before answering. Nothing was charged; try again.")
             pools.lost(replica)
+            prediction.lost.append(replica.id)
             lost += 1
             if lost > _MOST_LOST:
                 break

@@ -79,6 +79,17 @@ class Offer:
         """Return the price of completions in the class standard."""
         return self.terms.price("standard")
 
+    def checkpoints_for(self, principal: Principal | None) -> tuple[str, ...]:
+        """Return the checkpoints that may serve a call: the reference, then those it is cleared for.
+
+        The platform's own calls name one.
+        """
+        checkpoints = (self.base_fingerprint, *self.cleared)
+        if principal is not None and principal.checkpoint:
+            named = principal.checkpoint
+            return (named,) if principal.measures or named in checkpoints else ()
+        return checkpoints
+
 
 @dataclass(frozen=True)
 class _Heard:
@@ -86,6 +97,9 @@ class _Heard:
 
     told: list[Told]
     senders: int
+
+
+NO_REPLICA = "no_replica"
 
 
 class Offers:
@@ -200,19 +214,16 @@ class Offers:
     ) -> list[ReplicaAddress]:
         """Return the replicas to ask, best first (`pools.py`). Raises Refusal 503 when there is none.
 
-        They serve the reference of the base line, or a checkpoint that the version is cleared for, and no other; the
-        platform's own calls name one.
+        They serve the reference of the base line, or a checkpoint that the version is cleared for, and no other.
         """
-        checkpoints = (offer.base_fingerprint, *offer.cleared)
-        if principal is not None and principal.checkpoint:
-            named = principal.checkpoint
-            checkpoints = (named,) if principal.measures or named in checkpoints else ()
+        checkpoints = offer.checkpoints_for(principal)
         heard = [await self._of_checkpoint(database, checkpoint) for checkpoint in checkpoints]
         senders = max((one.senders for one in heard), default=1)
         pool = self.pools.of(checkpoints, [one.told for one in heard], senders)
         found = pool.ranked(offer.digest or "base", latency_class, conversation)
         if not found:
-            raise unavailable("No replica is serving this model's base right now. Nothing was charged; try again.")
+            message = "No replica is serving this model's base right now. Nothing was charged; try again."
+            raise unavailable(message, code=NO_REPLICA)
         return found
 
     async def _of_checkpoint(self, database: AsyncConnectionPool[Any], fingerprint: str) -> _Heard:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 import orjson
 
@@ -25,6 +26,7 @@ from marketplace.accounts.errors import Refusal
 from marketplace.gateway.books import Books
 from marketplace.gateway.contracts import promises_whole
 from marketplace.gateway.delivery_log import DeliveryLog
+from marketplace.gateway.effects import Effects
 from marketplace.gateway.errors import outcome_unknown
 from marketplace.gateway.kept import IdempotencyKey, Keeper
 from marketplace.gateway.open_hold import OpenHold, SignedReceipt
@@ -49,13 +51,14 @@ CANCEL_SECONDS = 5.0  # how long a replica may take to confirm a cancellation wi
 
 @dataclass(frozen=True)
 class Parts:
-    """Books, connections, pools, signer and delivery log: used by every prediction."""
+    """Books, connections, pools, signer, delivery log, and counts of harm: used by every prediction."""
 
     books: Books
     replicas: Replicas
     pools: Pools
     signer: TicketSigner
     log: DeliveryLog
+    effects: Effects
 
 
 class Prediction:
@@ -71,6 +74,7 @@ class Prediction:
         self.mask = order.mask  # what is put back into the answer
         self.parts = parts
         self.replica: ReplicaAddress | None = None  # that of the attempt, once it has been asked
+        self.lost: list[UUID] = []  # replicas that were asked before, and lost
         self.keeper: Keeper | None = None  # of a request with an idempotency key
         self.validity = Validity() if promises_whole(order.request, order.offer) else None
         self.heard = self.validity or (Validity() if heard else None)

@@ -38,6 +38,8 @@ from marketplace.gateway.responses.store import ResponseStore
 from marketplace.gateway.runs import Runs
 from marketplace.gateway.streams import relay_stream
 from marketplace.gateway.tracing import trace_of
+from marketplace.gateway.waking import Waking
+from marketplace.vault.pool_demand import Effect
 from protocol.errors import ClientGone
 from protocol.messages import PREDICTION_HEADER
 from protocol.request_ids import REQUEST_ID_HEADER
@@ -88,6 +90,7 @@ class Routes:
     attack_guards: AttackGuards
     calls: Runs
     features: Features
+    waking: Waking
 
     async def limited(self, scope: Scope, headers: Headers, scopes: frozenset[str] = PREDICT) -> Principal:
         """Return the caller, who has one of the scopes, counted against its rate; `headers` say what is left of it.
@@ -198,12 +201,12 @@ class Routes:
         await self.features.require_on(database, "predictions", principal.organization_id)
         run = await self.calls.of_call(database, principal, headers_of(scope))
         offer = await self._offer(asking, scope, headers)
-        candidates = await self.offers.replicas(
+        candidates = await self.waking.candidates(
             database,
             offer,
             principal,
-            latency_class=request.latency_class,
-            conversation=lambda: beginning_of(principal.organization_id, asking.outgoing.body),
+            request.latency_class,
+            lambda: beginning_of(principal.organization_id, asking.outgoing.body),
         )
         order = await self._order(asking, offer, scope)
         if run is not None:
@@ -217,6 +220,12 @@ class Routes:
             if offer.attack_guard is not None and not call.prediction.order.principal.measures:
                 await self._judge(call, client, headers)
             await self._carry_out(call, client, headers)
+
+    def _note_lost(self, prediction: Prediction, effect: Effect) -> None:
+        """Count what the replicas that were lost before the answer began did to the call."""
+        for replica_id in prediction.lost:
+            self.parts.effects.note(replica_id, effect)
+        prediction.lost.clear()
 
     async def _judge(self, call: _Call, client: Client, headers: Headers) -> None:
         """Ask the model's guard about the request. Raises Refusal 400 or 503, and ClientGone: nothing is held yet."""
@@ -235,6 +244,7 @@ class Routes:
             headers[PREDICTION_HEADER] = str(prediction.id)
             response = await dispatch(prediction, client, call.path, call.candidates, headers[REQUEST_ID_HEADER])
             call.stopwatch.end("dispatch")
+            self._note_lost(prediction, "moved")
             relay = relay_stream if prediction.order.request.stream else relay_whole
             await relay(prediction, response, client, headers)
             call.stopwatch.end("answer")
@@ -243,7 +253,10 @@ class Routes:
         except asyncio.CancelledError:  # the server is shutting down
             await asyncio.shield(prediction.abandon())
             raise
-        except Refusal:
+        except Refusal as refusal:
+            self._note_lost(prediction, "refused")
+            if refusal.status in (429, 503):
+                self.waking.demand.refused(call.candidates[0].base_fingerprint, prediction.order.request.latency_class)
             self.protection.refused(admission)
             admission = None
             raise

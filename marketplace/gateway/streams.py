@@ -136,6 +136,8 @@ class _Stream:
         """Return the last event of a stream without a good receipt. Sent tokens are charged, unless `free`."""
         prediction = self._prediction
         self._left = True
+        if prediction.replica is not None:
+            prediction.parts.effects.note(prediction.replica.id, "cut")
         if free or self._sent == 0 or prediction.cut_off():
             free = await prediction.give_back("no receipt of a delivered token")
             message = f"The replica was lost. {'Nothing was charged; try again.' if free else 'Check your usage.'}"

@@ -18,6 +18,7 @@ from marketplace.vault.selectors import LIVE_SECONDS
 
 MOST = 200  # replicas on the page
 MOST_RESIDENT = 100  # adapters that are named for one replica
+MOST_VERSIONS = 20  # of one model, when staff ask where its adapters are
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,3 +148,39 @@ def _held(replica_ids: Iterable[UUID], now: datetime) -> dict[UUID, int]:
 def _names(digests: Iterable[str]) -> dict[str, str]:
     rows = Version.objects.filter(package_digest__in=set(digests)).select_related("model__organization")
     return {str(row.package_digest): f"{row.model.full_name}@{row.number}" for row in rows}
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A version whose adapter may be in memory, and the replicas that have it there, by name."""
+
+    name: str
+    replicas: tuple[str, ...]
+
+
+def adapters_of(model: str) -> list[Adapter] | None:
+    """Return the versions of a model, newest first, with the replicas where each is resident; at most 20.
+
+    model: `organization/slug`, with `@number` for one version. None: there is no such model.
+    """
+    name, _, number = model.strip().partition("@")
+    organization, _, slug = name.partition("/")
+    found = Version.objects.filter(model__organization__slug=organization, model__slug=slug)
+    if number:
+        found = found.filter(number=int(number)) if number.isdecimal() and len(number) <= 9 else found.none()
+    versions = list(found.exclude(package_digest=None).order_by("-number")[:MOST_VERSIONS])
+    if not versions:
+        return None
+    since = timezone.now() - timedelta(seconds=LIVE_SECONDS)
+    live = Replica.objects.filter(gone_at=None, last_seen_at__gte=since)
+    return [
+        Adapter(
+            f"{name}@{version.number}",
+            tuple(
+                live.filter(stats__resident__contains=str(version.package_digest))
+                .order_by("name")
+                .values_list("name", flat=True)[:MOST]
+            ),
+        )
+        for version in versions
+    ]

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from marketplace.operations.fleet import FleetLine
+from django.utils import timezone
+
+from marketplace.operations.fleet import Adapter, FleetLine, fleet
+from marketplace.operations.fleet_events import FleetEvent, fleet_events
 from marketplace.operations.models import Incident
+from marketplace.operations.pools import PoolLine, pools
 from marketplace.operations.status import Status
+from protocol.demand import DEMAND_SECONDS
 
 
 def status_fields(status: Status) -> dict[str, Any]:
@@ -65,4 +71,76 @@ def replica_fields(line: FleetLine) -> dict[str, Any]:
         "resident_count": line.resident_count,
         "last_seen_at": line.last_seen_at.isoformat() if line.last_seen_at else None,
         "drained": line.is_drained,
+    }
+
+
+def pool_fields(line: PoolLine) -> dict[str, Any]:
+    """Return a pool as plain values."""
+    report, fresh = (line.known.report, line.known.is_fresh) if line.known else (None, False)
+    return {
+        "name": line.name,
+        "base": line.base,
+        "state": line.state,
+        "healthy": line.is_healthy,
+        "live": line.live,
+        "draining": line.draining,
+        "silent": line.silent,
+        "allowed": line.allowed,
+        "seats": line.seats,
+        "running": line.running,
+        "waiting": line.waiting,
+        "load_percent": line.load_percent,
+        "running_percent": line.running_percent,
+        "waiting_percent": line.waiting_percent,
+        "kv_percent": line.kv_percent,
+        "tokens_per_second": round(line.tokens_per_second, 1),
+        "builds": list(line.builds),
+        "demand_seconds": DEMAND_SECONDS if line.demand else None,
+        "classes": [
+            {
+                "name": one.name,
+                "target_s": one.target_s,
+                "wait_s": None if one.wait_s is None else round(one.wait_s, 3),
+                "arrivals_per_s": round(one.arrivals, 2),
+                "refused_per_s": round(one.refused, 2),
+            }
+            for one in line.classes
+        ],
+        "scaling": None
+        if report is None or line.known is None
+        else {
+            "wanted": report.wanted,
+            "ordered": report.replicas,
+            "least": report.least,
+            "most": report.most,
+            "why": report.why,
+            "ready_seconds": report.ready_seconds,
+            "age_seconds": round(line.known.age, 1),
+            "fresh": fresh,
+        },
+    }
+
+
+def event_fields(event: FleetEvent) -> dict[str, Any]:
+    """Return an event as plain values."""
+    return {
+        "at": event.at.isoformat(),
+        "replica": event.replica,
+        "what": event.what,
+        "effects": None if event.effects is None else dict(event.effects),
+    }
+
+
+def fleet_fields(adapters: Sequence[Adapter] | None) -> dict[str, Any]:
+    """Return the whole fleet as plain values. adapters: where a model's adapters are, if that was asked."""
+    lines = pools()
+    return {
+        "at": timezone.now().isoformat(),
+        "healthy": all(line.is_healthy for line in lines),
+        "pools": [pool_fields(line) for line in lines],
+        "replicas": [replica_fields(line) for line in fleet()],
+        "events": [event_fields(event) for event in fleet_events()],
+        "adapters": None
+        if adapters is None
+        else [{"name": one.name, "replicas": list(one.replicas)} for one in adapters],
     }

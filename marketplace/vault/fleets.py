@@ -91,6 +91,18 @@ def is_fleet_credential(credential: str) -> bool:
     return credential.startswith(PREFIX)
 
 
+def base_of(*, pool: str, credential: str) -> str:
+    """Return the fingerprint of a pool's base model to its controller, which shows the pool's credential.
+
+    Raises NotEnrolled, with one text for an unknown or revoked pool and a wrong credential.
+    """
+    found = FleetCredential.objects.filter(pool=pool, revoked_at__isnull=True)
+    row = found.values_list("credential_digest", "base_model__fingerprint").first()
+    if row is None or not hmac.compare_digest(_digest(credential), bytes(row[0])):
+        raise _refused()
+    return str(row[1])
+
+
 def claim_name(*, request: EnrolmentRequest) -> None:
     """Enrol the name that a replica of a fleet claims.
 

@@ -11,6 +11,7 @@ urlpatterns = [
     path("replicas/challenge", views.challenge),
     path("replicas", views.register),
     path("replicas/<uuid:replica_id>/heartbeat", views.heartbeat),
+    path("demand", views.demand),
     path("leases", views.lease),
     re_path(rf"^packages/(?P<digest>{DIGEST})\Z", views.package),
 ]

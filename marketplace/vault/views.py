@@ -13,13 +13,16 @@ import msgspec
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.views.decorators.csrf import csrf_exempt
+from redis import Redis
+from redis.exceptions import RedisError
 
 from marketplace.catalog.models import Version
-from marketplace.vault import enrolment, fleets, identities, keys, services
+from marketplace.vault import enrolment, fleets, identities, keys, pool_demand, services
 from marketplace.vault.downloads import package_response
 from marketplace.vault.errors import BadRequest, BodyTooLarge, SessionRefused, UnknownPackage, VaultError
 from marketplace.vault.models import Replica
 from protocol.bodies import MAX_MESSAGE_BYTES
+from protocol.demand import PoolReport
 from protocol.encoding import encode_base64url
 from protocol.errors import ProtocolError, VersionMismatch
 from protocol.leases import LeaseAnswer, LeaseRequest, PackageIdentity
@@ -195,3 +198,18 @@ def package(request: HttpRequest, digest: str) -> HttpResponseBase:
     _session(request)
     _version(digest)
     return package_response(request, settings.ENV.blob_dir / "packages" / digest)
+
+
+@endpoint("POST")
+def demand(request: HttpRequest) -> HttpResponseBase:
+    """Take how a fleet's pool stands, and answer with the demand for its base model."""
+    report = _parse(_raw_body(request), PoolReport)
+    base = fleets.base_of(pool=report.pool, credential=_bearer(request))
+    try:
+        with Redis.from_url(settings.ENV.valkey_url, socket_timeout=1, socket_connect_timeout=1) as valkey:
+            pool_demand.store_report(valkey, report, base=base)
+            found = pool_demand.read_demands(valkey).of(base)
+    except RedisError as error:
+        log.warning("the demand for the pool %s is not known: %s", report.pool, type(error).__name__)
+        return _error("demand_unknown", "the counters are away; keep what the pool has", 503)
+    return _answer(found)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from routing.ranking import MOST_CHOICES
+from routing import CLASS_TARGETS, wait_of_calls
 from serving.fleet.policy import PoolFigures
 
 # What a replica tells in its first steps are the costs of compiling and of cold caches.
 WARM_STEPS = 100
-# Seconds that a call of each class may wait: interactive, standard, batch.
-TARGETS = (1.0, 5.0, 60.0)
-_QUANTILE = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +47,7 @@ class Sample:
     def wait_over_target(self) -> float:
         """Return the longest predicted wait of a class over what the class may wait."""
         waits = (self.interactive_s, self.standard_s, self.batch_s)
-        return max(wait / target for wait, target in zip(waits, TARGETS, strict=True))
+        return max(wait / target for wait, target in zip(waits, CLASS_TARGETS, strict=True))
 
 
 def gather(
@@ -64,7 +61,8 @@ def gather(
     """Return the figures of a pool from two samples of each replica that takes calls, by name.
 
     before: the samples of some ten seconds ago; a replica that is in one of the two alone tells gauges, no rates
-    arrivals: calls per second as the platform counts them; without it, what replicas saw arrive
+    arrivals: calls per second as the platform counts them. What replicas saw arrive counts where that is missing or
+        less: a gateway that cannot count must not look like silence.
     """
     warm = [sample for sample in now.values() if sample.steps >= WARM_STEPS and sample.seats]
     pairs = [
@@ -76,8 +74,8 @@ def gather(
     running = sum((old.running + new.running) / 2 for old, new in pairs)
     busy = sum(_rate(old.busy_s, new.busy_s, new.at - old.at) for old, new in pairs)
     reload = sum(_rate(old.reload_s, new.reload_s, new.at - old.at) for old, new in pairs)
-    if arrivals is None and pairs:
-        arrivals = sum(_arrived(old, new) for old, new in pairs)
+    if pairs:
+        arrivals = max(arrivals or 0.0, sum(_arrived(old, new) for old, new in pairs))
     wanted = sum(sample.pages_wanted for sample in warm)
     return PoolFigures(
         now=at,
@@ -92,19 +90,6 @@ def gather(
         pages_wanted=wanted or None,
         pages_each=sum(sample.pages for sample in warm) / len(warm) if warm else None,
     )
-
-
-def wait_of_calls(waits: Sequence[float]) -> float | None:
-    """Return the wait that 95 % of calls stay below, from the waits at each replica; None where no replica tells.
-
-    A call whose home has a long wait is sent on, so that it finds the least wait of MOST_CHOICES replicas: the pool is
-    late only when most of its replicas are.
-    """
-    if not waits:
-        return None
-    looked_at = min(MOST_CHOICES, len(waits))
-    share = 1.0 - (1.0 - _QUANTILE) ** (1.0 / looked_at)
-    return sorted(waits)[min(len(waits) - 1, math.ceil(share * len(waits)) - 1)]
 
 
 def _arrived(old: Sample, new: Sample) -> float:

@@ -6,7 +6,7 @@
       working set  pages of adapters worth keeping / pages of a replica, where loads cost more than 5 % of the time
 
 It goes up at once and down by one replica at a time, when less would have done for ten minutes and would have borne
-the arrivals of the last hour. A figure that is missing never takes a replica away.
+the last hour, with what would have been started meanwhile. A figure that is missing never takes a replica away.
 """
 
 from __future__ import annotations
@@ -35,6 +35,10 @@ _BREACH_GROWTH, _SECOND_GROWTH = 1.25, 2.0
 _RELOAD_SHARE = 0.05
 # A pool whose seats are filled to this share has a queue.
 _FULL = 0.95
+# Arrivals are counted over so many seconds, as the platform does; a burst is so many deviations above the mean.
+_ARRIVAL_SECONDS, _SUDDEN_SIGMAS = 10.0, 3.0
+# In the last hour, before a step down.
+_TIMES_FULL = 1
 # Growth is looked for over this many minutes, and believed beyond so many standard deviations of a Poisson process.
 _TREND_MINUTES, _SIGMAS = 5, 2.0
 
@@ -147,7 +151,17 @@ def _demand(state: PolicyState, figures: PoolFigures, limits: Limits, work: floa
     coming = state.smooth + _growth(state, limits)
     steady = _fewest(coming / state.seats, limits.ceiling_of)
     burst = _fewest(work / state.seats, lambda _: _FULL)
+    if burst > steady and _is_sudden(figures.arrivals or 0.0, work, state):
+        # It rose by as much as it is above its mean within about a minute, and goes on until a replica is ready.
+        rising = (work - state.smooth) * min(1.0, limits.ready_seconds / _SMOOTH_SECONDS)
+        burst = _fewest((work + rising) / state.seats, limits.ceiling_of)
     return max(1, steady, burst) + limits.spare, "burst" if burst > steady else "demand"
+
+
+def _is_sudden(arrivals: float, work: float, state: PolicyState) -> bool:
+    """Return whether demand is further above its mean than chance explains."""
+    noise = state.service_s * math.sqrt(arrivals / _ARRIVAL_SECONDS)
+    return work - state.smooth > _SUDDEN_SIGMAS * noise
 
 
 def _by_mu(arrivals: float, limits: Limits) -> int:
@@ -254,5 +268,14 @@ def _may_step_down(state: PolicyState, figures: PoolFigures) -> bool:
         and max(state.needs) <= fewer
         and figures.ready >= figures.replicas
         and figures.now - state.stepped_at >= _STEP_DOWN_SECONDS
-        and (fewer == 0 or all(demand <= fewer * state.seats * _FULL for demand in state.demands))
+        and (fewer == 0 or _bears(fewer, state))
     )
+
+
+def _bears(replicas: int, state: PolicyState) -> bool:
+    """Return whether so many replicas would have borne the last hour, with what would have been started meanwhile.
+
+    Demand that fills them once is answered by a start; where it came back within the hour, it is expected again.
+    """
+    full = [demand > replicas * state.seats * _FULL for demand in state.demands]
+    return sum(now and not before for before, now in zip([False, *full], full, strict=False)) <= _TIMES_FULL

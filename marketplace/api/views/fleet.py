@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -14,10 +14,12 @@ from marketplace.accounts.models import User
 from marketplace.api.errors import not_found
 from marketplace.api.views.base import ControlView
 from marketplace.operations import replicas
-from marketplace.operations.fleet import fleet, replica_named
+from marketplace.operations.fleet import adapters_of, fleet, replica_named
+from marketplace.operations.pools import STATES as POOL_STATES
 from marketplace.operations.replicas import MAX_BUILDS, MAX_RELEASES_PER_HOUR
-from marketplace.operations.shapes import replica_fields
+from marketplace.operations.shapes import fleet_fields, replica_fields
 from marketplace.vault.identities import DEFAULT_RELEASES_PER_HOUR
+from marketplace.vault.pool_demand import CLASSES
 
 STATES = ("live", "draining", "drained", "silent", "waiting", "revoked")
 
@@ -100,6 +102,89 @@ class ReplicasView(StaffView):
         by = self.require_code(wanted.pop("code"))
         credential = replicas.allow(by=by, **wanted)
         return Response({"name": wanted["name"], "credential": credential}, status=201)
+
+
+class ClassShown(serializers.Serializer):
+    name = serializers.ChoiceField(choices=CLASSES)
+    target_s = serializers.FloatField(help_text="that a call of the class may wait")
+    wait_s = serializers.FloatField(allow_null=True, help_text="that 95 % of calls wait less than, as predicted")
+    arrivals_per_s = serializers.FloatField(help_text="the refused ones too")
+    refused_per_s = serializers.FloatField()
+
+
+class ScalingShown(serializers.Serializer):
+    wanted = serializers.IntegerField()
+    ordered = serializers.IntegerField(help_text="ready or not")
+    least = serializers.IntegerField()
+    most = serializers.IntegerField()
+    why = serializers.CharField(help_text="the reason of the last decision")
+    ready_seconds = serializers.FloatField(help_text="from an order until the replica takes calls")
+    age_seconds = serializers.FloatField(help_text="since the fleet's controller reported")
+    fresh = serializers.BooleanField(help_text="false: it fell silent")
+
+
+class PoolShown(serializers.Serializer):
+    name = serializers.CharField()
+    base = serializers.CharField()
+    state = serializers.ChoiceField(choices=POOL_STATES)
+    healthy = serializers.BooleanField(help_text="false: a person is needed")
+    live = serializers.IntegerField(help_text="replicas that take calls")
+    draining = serializers.IntegerField()
+    silent = serializers.IntegerField()
+    allowed = serializers.IntegerField(allow_null=True, help_text="at once, by the pool's credential")
+    seats = serializers.IntegerField()
+    running = serializers.IntegerField()
+    waiting = serializers.IntegerField()
+    load_percent = serializers.IntegerField(allow_null=True, help_text="calls in percent of the seats")
+    running_percent = serializers.IntegerField(help_text="of the seats, at most 100")
+    waiting_percent = serializers.IntegerField()
+    kv_percent = serializers.IntegerField(allow_null=True)
+    tokens_per_second = serializers.FloatField()
+    builds = serializers.ListField(child=serializers.CharField(), help_text="of the program; several in an update")
+    demand_seconds = serializers.IntegerField(allow_null=True, help_text="null: the counters are away")
+    classes = ClassShown(many=True)
+    scaling = ScalingShown(allow_null=True, help_text="null: plain replicas, which nothing scales")
+
+
+class EventShown(serializers.Serializer):
+    at = serializers.DateTimeField()
+    replica = serializers.CharField()
+    what = serializers.CharField()
+    effects = serializers.DictField(
+        child=serializers.IntegerField(), allow_null=True, help_text="calls that moved, were cut off, were refused"
+    )
+
+
+class AdapterShown(serializers.Serializer):
+    name = serializers.CharField(help_text="organization/slug@number")
+    replicas = serializers.ListField(child=serializers.CharField(), help_text="where it is resident")
+
+
+class FleetView(StaffView):
+    """The fleet by pools."""
+
+    class WholeFleet(serializers.Serializer):
+        at = serializers.DateTimeField()
+        healthy = serializers.BooleanField(help_text="whether every pool is")
+        pools = PoolShown(many=True)
+        replicas = ReplicaShown(many=True)
+        events = EventShown(many=True, help_text="of a day, newest first, at most 30")
+        adapters = AdapterShown(many=True, allow_null=True, help_text="null unless ?model= was given")
+
+    @extend_schema(
+        operation_id="get_fleet",
+        parameters=[
+            OpenApiParameter("model", str, description="organization/slug, with @number for one version"),
+        ],
+        responses=WholeFleet,
+    )
+    def get(self, request: Request) -> Response:
+        """Pools with demand and scaling, replicas, the last events, and where a model's adapters are. Staff only."""
+        model = request.query_params.get("model")
+        adapters = None if model is None else adapters_of(model)
+        if model is not None and adapters is None:
+            raise not_found("model")
+        return Response(fleet_fields(adapters))
 
 
 class _ActOnReplica(StaffView):

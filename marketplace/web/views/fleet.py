@@ -10,17 +10,22 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from marketplace.accounts.errors import Refusal
 from marketplace.operations import replicas
+from marketplace.operations.fleet import adapters_of
 from marketplace.operations.fleet import fleet as lines_of_fleet
+from marketplace.operations.fleet_events import fleet_events
+from marketplace.operations.pools import pools
 from marketplace.web.operator_forms import ReplicaForm
 from marketplace.web.refusals import show_as_message, show_in_form
 from marketplace.web.views.staff import operators_only, staff_of
+
+MAX_NAME = 200  # of a model that is looked for
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @sensitive_variables("credential")
 @operators_only
 def fleet(request: HttpRequest) -> HttpResponse:
-    """Every replica; POST allows another. Its credential is in this one answer and nowhere else."""
+    """Pools, replicas and events; POST allows another replica. Its credential is in this one answer and nowhere else."""
     form = ReplicaForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         data = form.cleaned_data
@@ -39,7 +44,15 @@ def fleet(request: HttpRequest) -> HttpResponse:
             return render(
                 request, "web/replica_allowed.html", {"name": data["name"], "credential": credential}, status=201
             )
-    context = {"lines": lines_of_fleet(), "form": form}
+    asked = request.GET.get("model", "").strip()[:MAX_NAME]
+    context = {
+        "lines": lines_of_fleet(),
+        "pools": pools(),
+        "events": fleet_events(),
+        "asked_model": asked,
+        "adapters": adapters_of(asked) if asked else None,
+        "form": form,
+    }
     return render(request, "web/fleet.html", context, status=400 if request.method == "POST" else 200)
 
 

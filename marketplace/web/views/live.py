@@ -21,7 +21,8 @@ from billing.models import Hold, Incident
 from marketplace.accounts.models import User
 from marketplace.accounts.policies import is_operator
 from marketplace.operations.fleet import fleet
-from marketplace.operations.shapes import replica_fields
+from marketplace.operations.pools import pools
+from marketplace.operations.shapes import pool_fields, replica_fields
 from marketplace.publishing.selectors import queue
 
 MOST_STREAMS = 20  # of one process
@@ -68,6 +69,7 @@ def _numbers(request: HttpRequest) -> dict[str, Any] | None:
         if user is None or not is_operator(user=user, key_organization_slug=None):
             return None
         return {
+            "pools": [pool_fields(line) for line in pools()],
             "replicas": [replica_fields(line) for line in fleet()],
             "open_holds": Hold.objects.filter(state=Hold.State.OPEN).count(),
             "incidents": Incident.objects.filter(resolved_at=None).count(),

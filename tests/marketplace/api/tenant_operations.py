@@ -281,6 +281,7 @@ STAFF_ONLY = {
     "pull-review",
     "status-incidents",
     "status-updates",
+    "platform-fleet",
     "platform-replicas",
     "drain-replica",
     "undrain-replica",

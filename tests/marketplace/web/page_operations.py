@@ -123,8 +123,8 @@ selling: list_models_in_use get_earnings
 earnings earnings_csv: get_earnings get_version_earnings
 status status_json status_feed: get_status
 platform: get_platform_summary list_incidents list_queued_reviews list_platform_disputes
-live: get_platform_summary list_replicas
-fleet: list_replicas allow_replica
+live: get_platform_summary list_replicas get_fleet
+fleet: list_replicas allow_replica get_fleet
 change_replica: drain_replica undrain_replica revoke_replica
 post_status: post_status_incident
 platform_billing_profile: get_platform_billing_profile put_platform_billing_profile

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from serving.fleet.figures import Sample, gather, wait_of_calls
+from routing import wait_of_calls
+from serving.fleet.figures import Sample, gather
 
 
 def told(at: float, **figures: float) -> Sample:
@@ -19,6 +20,7 @@ def test_rates_come_from_counters_and_service_from_little_s_law() -> None:
     assert found.service_s == pytest.approx(2.0) and found.arrivals == pytest.approx(8.0)
     assert found.reload_share == pytest.approx(0.1)
     assert gather(before, now, at=10.0, replicas=3, arrivals=9.5).arrivals == 9.5
+    assert gather(before, now, at=10.0, replicas=3, arrivals=2.0).arrivals == pytest.approx(8.0)
 
 
 def test_the_first_steps_of_a_replica_teach_nothing() -> None:
