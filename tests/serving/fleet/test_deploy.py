@@ -101,7 +101,7 @@ def test_composes_fleet_profile_is_a_head_two_nodes_and_a_lasting_state() -> Non
         assert services[name]["build"]["target"] == services[name]["image"].removeprefix("intarsia-")
         assert services[name]["command"][:3] == ["python", "-m", "serving.fleet.node"]
         assert not services[name].get("ports"), "no port of Ray leaves the host's own networks"
-    assert services["ray-head"]["networks"] == services["ray-gcs"]["networks"] == ["ray"]
+    assert services["ray-gcs"]["networks"] == ["ray"]
     assert compose()["networks"]["ray"]["internal"] is True
     assert float(services["ray-node-0"]["stop_grace_period"].rstrip("s")) > DRAIN_SECONDS
     own = [services[name]["volumes"][1] for name in ("ray-node-0", "ray-node-1")]
