@@ -39,6 +39,7 @@ def main(argv: list[str] | None = None) -> int:
     role.add_argument("--head", action="store_true", help="the head of a cluster; no replica runs there")
     role.add_argument("--join", metavar="HOST:PORT", help="a node of the cluster with this head")
     parser.add_argument("--applications", type=Path, help="what the head deploys: a file as deploy/serve.yaml")
+    parser.add_argument("--address", help="of this node (default: its name's; of a node, that towards the head)")
     parser.add_argument("--num-cpus", type=int, help="processors for replicas (default: all of this machine)")
     parser.add_argument("--state-dir", type=Path, default=Path("/var/lib/intarsia"), help="of this node's replicas")
     arguments = parser.parse_args(argv)
@@ -76,13 +77,14 @@ def _command(arguments: argparse.Namespace, token: str) -> list[str]:
     command = [str(Path(sys.executable).with_name("ray")), "start", "--block", "--disable-usage-stats"]
     command.append(f"--object-store-memory={_OBJECT_STORE_BYTES}")
     if arguments.head:
-        command += ["--head", f"--port={_PORT}", f"--node-ip-address={own_address()}", "--num-cpus=0"]
+        address = arguments.address or own_address()
+        command += ["--head", f"--port={_PORT}", f"--node-ip-address={address}", "--num-cpus=0"]
         command += ["--include-dashboard=false"]
         if os.environ.get("RAY_REDIS_ADDRESS"):
             command.append(f"--redis-password={token}")
         return command
     host = arguments.join.rpartition(":")[0]
-    command += [f"--address={arguments.join}", f"--node-ip-address={address_towards(host)}"]
+    command += [f"--address={arguments.join}", f"--node-ip-address={arguments.address or address_towards(host)}"]
     if arguments.num_cpus is not None:
         command.append(f"--num-cpus={arguments.num_cpus}")
     return command
