@@ -125,7 +125,7 @@ def _deploy(pools: list[PoolSettings], signals: SimpleQueue[int]) -> bool:
     while True:
         applications = serve.status().applications
         found = {applications[one.pool].status for one in pools if one.pool in applications}
-        if found & {ApplicationStatus.DEPLOY_FAILED, ApplicationStatus.UNHEALTHY}:
+        if ApplicationStatus.DEPLOY_FAILED in found:  # "unhealthy" is a pool of which a replica is being replaced
             raise ConfigError("; ".join(one.message for one in applications.values() if one.message))
         if found == {ApplicationStatus.RUNNING}:
             return True

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from protocol.names import FleetName
+from protocol.replicas import HEARTBEAT_SECONDS
 from sealed_weights import base_fingerprint
 from serving.errors import ConfigError
 from serving.fleet.load import load_of
@@ -25,6 +26,7 @@ from serving.platform.launch import PlatformReplica, build_replica
 log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.05
+_NOTICE_SECONDS = HEARTBEAT_SECONDS + 1.5
 _CLOSING_SECONDS = 10.0  # for the last events of streams that the grace was too short for, and the journal
 
 
@@ -110,6 +112,10 @@ class HostedReplica:
             if self._slot is None:
                 return
             log.info("%s drains", self.name)
+            self._replica.engine.drain()
+            # Until the next heartbeat has told it and gateways have read it, calls still come: each gets its refusal, and
+            # goes to the next replica. A server that closed now would cut them off.
+            time.sleep(_NOTICE_SECONDS)
             self._server.handle_exit(signal.SIGTERM, None)
             self._thread.join(self._settings.drain_seconds + _CLOSING_SECONDS)
             ended = not self._thread.is_alive()

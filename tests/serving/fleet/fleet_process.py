@@ -183,7 +183,7 @@ class Callers:
                         continue
                     assert answer.status_code == 200, answer.read()
                     lines = [line for line in answer.iter_lines() if line.startswith("data: ")]
-            except httpx.ConnectError as error:
+            except (httpx.ConnectError, httpx.RemoteProtocolError) as error:  # no answer had begun: as gateways do
                 refusals.append(repr(error))
                 continue
             assert lines[-1] == "data: [DONE]", lines[-1]

@@ -53,7 +53,7 @@ def _a_killed_replica_is_replaced_under_its_name(fleet: FleetProcess, replica: R
     def successor() -> Replica | None:
         return next((one for one in living("small") if one.name == replica.name and one.pk != replica.pk), None)
 
-    found = wait_for(successor, 20, "a successor", fleet.log)
+    found = wait_for(successor, 60, "a successor", fleet.log)
     wait_for(lambda: httpx.get(f"{found.url}/readyz", trust_env=False).status_code == 200, 5, "it serves", fleet.log)
     assert isinstance(found, Replica)
     return found

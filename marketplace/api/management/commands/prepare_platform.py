@@ -42,7 +42,8 @@ class Command(BaseCommand):
                 unless_enrolled=True,
             )
         for pool in options["pool"]:
-            self._allow(*pool.split("=", 1), folder, options)
+            name, _, dtype = pool.partition("=")
+            self._allow(name, dtype, folder, options)
 
     def _allow(self, pool: str, dtype: str, folder: Path, options: dict[str, Any]) -> None:
         """Allow a pool of this base model; in another precision, that is a checkpoint of its line."""
