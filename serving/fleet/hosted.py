@@ -113,8 +113,8 @@ class HostedReplica:
                 return
             log.info("%s drains", self.name)
             self._replica.engine.drain()
-            # Until the next heartbeat has told it and gateways have read it, calls still come: each gets its refusal, and
-            # goes to the next replica. A server that closed now would cut them off.
+            # Until a heartbeat has told it and gateways have read it, calls still come: each gets its refusal, and goes
+            # to the next replica. A server that closed now would cut them off.
             time.sleep(_NOTICE_SECONDS)
             self._server.handle_exit(signal.SIGTERM, None)
             self._thread.join(self._settings.drain_seconds + _CLOSING_SECONDS)

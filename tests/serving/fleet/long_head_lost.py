@@ -1,7 +1,8 @@
 """The head of Ray is killed with everything on it, and comes back after a while, its state in a Valkey of its own.
 
 Not collected with the suite: `python -m benchmarks.fleet_on_ray` runs it, in a network namespace, for `ray start`
-listens on all interfaces. INTARSIA_HEAD_AWAY is for how many seconds the head is away, INTARSIA_FIGURES the file for the figures.
+listens on all interfaces. INTARSIA_HEAD_AWAY is for how many seconds the head is away, INTARSIA_FIGURES the file for
+the figures.
 """
 
 from __future__ import annotations
