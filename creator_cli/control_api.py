@@ -255,6 +255,11 @@ class ControlApi:
         """Return the receipt document of a prediction that the organization paid for."""
         return self._http.request("GET", f"receipts/{prediction_id}").body
 
+    def fleet(self, model: str | None = None) -> dict[str, Any]:
+        """Return pools, replicas and events of the platform's fleet, for its staff; with `model`, its adapters too."""
+        params = {} if model is None else {"model": model}
+        return Reader(self._http.request("GET", "platform/fleet", params=params).json(), "fleet").whole()
+
     def receipt_keys(self) -> bytes:
         """Return the platform's key file of receipts. Needs no token."""
         return self._http.request("GET", "receipts/keys").body

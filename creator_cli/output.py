@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -76,6 +76,10 @@ class Output:
         for name, value in pairs:
             table.add_row(Text(name, style="dim"), Text("" if value is None else printable(value), overflow="fold"))
         self._console(sys.stdout).print(table)
+
+    def show(self, view: RenderableType) -> None:
+        """Print tables that were made elsewhere."""
+        self._console(sys.stdout).print(view)
 
     @contextlib.contextmanager
     def progress(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
