@@ -1,6 +1,7 @@
 # One image for every role; the extras decide what is inside.
 #   docker build --target web .        web, worker, beat: no torch
 #   docker build --target serving .    a replica: no Django, no database driver
+#   docker build --target fleet .      a node of a fleet on Ray Serve
 #   docker build --target serving-gpu .    the same for an NVIDIA GPU; fails where torch came without CUDA
 FROM python:3.12-slim AS base
 ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
@@ -38,6 +39,7 @@ COPY creator_cli creator_cli
 COPY peft_bridge peft_bridge
 COPY lora_kernels lora_kernels
 COPY protocol protocol
+COPY routing routing
 COPY sealed_weights sealed_weights
 COPY serving serving
 RUN pip install torch==2.13.0 && pip install ".[serving,telemetry]"
@@ -48,6 +50,17 @@ EXPOSE 8100
 HEALTHCHECK --interval=10s --timeout=3s --start-period=120s \
     CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8100/healthz', timeout=2)"]
 ENTRYPOINT ["python", "-m", "serving", "--host", "0.0.0.0", "--port", "8100", "--state-dir", "/var/lib/intarsia"]
+
+# One node of a fleet on Ray Serve (docs/scale.md): a replica's image and Ray, which starts the replicas.
+FROM serving AS fleet
+USER root
+RUN pip install ".[fleet]"
+USER intarsia
+# As on every node, before Ray starts (serving/fleet/environment.py).
+ENV RAY_AUTH_MODE=token RAY_USAGE_STATS_ENABLED=0 RAY_worker_niceness=0 PYTHONPATH=/app
+HEALTHCHECK NONE
+ENTRYPOINT []
+CMD ["ray", "--help"]
 
 FROM serving AS serving-gpu
 # A torch for CPUs would start and serve, slowly, or refuse --device cuda only on the machine with the GPU.

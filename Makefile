@@ -1,5 +1,5 @@
 # The commands of the README. Each is idempotent; `make setup` is part of every one of them.
-.PHONY: setup setup-dev tools agents browser triton demo run stop status code test fuzz exact screenshots lint clean
+.PHONY: setup setup-dev tools agents browser triton demo run fleet fleet-update stop status code test fuzz exact screenshots lint clean
 SHELL := /bin/sh
 PYTHON ?= python3
 PORT ?= 8000
@@ -11,7 +11,12 @@ demo: setup
 run: setup
 	@$(VENV_PYTHON) -m devstack run --port $(PORT)
 
-stop status code clean:
+# The same platform with its replicas on Ray Serve (docs/scale.md): two pools, three replicas, as many as calls need.
+fleet: setup
+	@$(PYTHON) -m devstack.bootstrap --fleet
+	@$(VENV_PYTHON) -m devstack run --fleet --port $(PORT)
+
+stop status code clean fleet-update:
 	@$(VENV_PYTHON) -m devstack $@
 
 setup:

@@ -1,4 +1,4 @@
-"""`python -m devstack run | demo | stop | status | code | manage | clean`."""
+"""`python -m devstack run | demo | fleet-update | stop | status | code | manage | clean`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from devstack.state import REPOSITORY, State
 from devstack.totp import totp
 
 DEFAULT_PORT = 8000
-STOP_SECONDS = 60
+STOP_SECONDS = 120
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -27,7 +27,19 @@ def _run(arguments: argparse.Namespace) -> int:
 
     # Port 0 takes a free one; the demo asks for that, so that it never collides with anything.
     port = None if arguments.port == 0 else arguments.port
-    LocalStack(State.open(), port=port, pay_at_once=arguments.pay_at_once).serve(samples=arguments.samples)
+    stack = LocalStack(State.open(), port=port, pay_at_once=arguments.pay_at_once, fleet=arguments.fleet)
+    stack.serve(samples=arguments.samples)
+    return 0
+
+
+def _fleet_update(arguments: argparse.Namespace) -> int:
+    """Have the running fleet read the settings of its pools again."""
+    info = read_stack(State.open())
+    pid = info["pids"].get("fleet") if info else None
+    if pid is None:
+        raise LocalStackError("no fleet runs.\nStart it with `make fleet`.")
+    os.kill(int(pid), signal.SIGHUP)
+    console.print("the fleet reads the settings of its pools: what changed is updated, replica by replica")
     return 0
 
 
@@ -100,9 +112,11 @@ def main() -> int:
     run.add_argument("--port", type=int, default=DEFAULT_PORT, help="port of the web process; 0 takes a free one")
     run.add_argument("--samples", action=argparse.BooleanOptionalAction, default=True, help="publish the sample models")
     run.add_argument("--pay-at-once", action="store_true", help="creators' earnings skip the reserve: for the demo")
+    run.add_argument("--fleet", action="store_true", help="replicas on Ray Serve, in two pools, instead of one")
     run.set_defaults(action=_run)
     for name, action, text in (
         ("demo", _demo, "start everything, run the whole business once, stop"),
+        ("fleet-update", _fleet_update, "have the fleet read the settings of its pools again"),
         ("stop", _stop, "stop the platform"),
         ("code", _code, "print the code with which the sample member of staff signs in now"),
         ("status", _status, "say whether the platform runs, and where"),

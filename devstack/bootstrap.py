@@ -1,6 +1,6 @@
 """`make setup`: the virtual environment and the base model, once.
 
-    python3 -m devstack.bootstrap [--dev]
+    python3 -m devstack.bootstrap [--dev | --fleet]
 
 Runs on the system's Python with the standard library alone. Each part writes its stamp last, which names what the part
 was made from: after an interruption the same command goes on.
@@ -60,10 +60,11 @@ def run_quietly(title: str, command: list[str], *, environment: dict[str, str] |
     print(f"\r  {title}: {elapsed:.0f} s".ljust(60) if live else f"  {title}: {elapsed:.0f} s", flush=True)
 
 
-def prepare_environment(*, dev: bool) -> None:
-    """Create or update `.venv` to match pyproject.toml."""
-    extras = "web,guards,search,serving,telemetry,local" + (",train,bench,dev,fleet,capacity,s3" if dev else "")
-    stamp = VENV / f".made-{'dev' if dev else 'user'}"
+def prepare_environment(*, dev: bool, fleet: bool) -> None:
+    """Create or update `.venv` to match pyproject.toml. `fleet`: with Ray Serve; `dev`: with what the tests need."""
+    more = ",train,bench,dev,fleet,capacity,s3" if dev else ",fleet" if fleet else ""
+    extras = "web,guards,search,serving,telemetry,local" + more
+    stamp = VENV / f".made-{'dev' if dev else 'fleet' if fleet else 'user'}"
     wanted = [(REPOSITORY / name).read_bytes() for name in ("pyproject.toml", "constraints.txt")]
     want = hashlib.sha256(b"\0".join([*wanted, sys.version.encode(), extras.encode()])).hexdigest()
     if _read(stamp) == want:
@@ -136,13 +137,15 @@ def _read(path: Path) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Prepare the environment and the base model.")
-    parser.add_argument("--dev", action="store_true", help="also what the tests need")
+    more = parser.add_mutually_exclusive_group()
+    more.add_argument("--dev", action="store_true", help="also what the tests need")
+    more.add_argument("--fleet", action="store_true", help="also Ray Serve, for `make fleet`")
     arguments = parser.parse_args()
     try:
         state = State.open()
         warn_without_compiler()
         own_base_model = check_own_base_model(state)
-        prepare_environment(dev=arguments.dev)
+        prepare_environment(dev=arguments.dev, fleet=arguments.fleet)
         if not own_base_model:
             prepare_base_model(state)
         if arguments.dev:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
+from devstack import fleet as fleet_files
+from devstack.fleet import LocalFleet
 from devstack.memory_lock import can_lock
 from devstack.postgres import PostgresServer
 from devstack.state import REPOSITORY, State
@@ -233,6 +235,17 @@ class Services:
             answers(f"{self.replica_url}/readyz", {200}),
             ready_seconds=SERVING_READY_SECONDS,
         )
+
+    def fleet(self, fleet: LocalFleet) -> ProcessSpec:
+        """Return the head of Ray with every pool: it drains and ends them all when it is told to stop."""
+        spec = self._python(
+            "fleet",
+            fleet.command(),
+            self._inherited | {"PYTHONUNBUFFERED": "1"},
+            fleet.ready_file.exists,
+            ready_seconds=fleet_files.READY_SECONDS,
+        )
+        return replace(spec, stop_seconds=fleet_files.STOP_SECONDS)
 
     def manage(self, *arguments: str) -> list[str]:
         """Return argv of a management command."""

@@ -16,6 +16,7 @@ from psycopg import sql
 
 from devstack.console import heading, line, step
 from devstack.errors import LocalStackError
+from devstack.fleet import POOLS, LocalFleet
 from devstack.lock import StackLock
 from devstack.memory_lock import can_lock
 from devstack.postgres import prepare_postgres
@@ -40,8 +41,11 @@ def _raise_stopped(number: int, frame: FrameType | None) -> None:
 class LocalStack:
     """One start of the platform. `serve()` returns when told to stop; nothing is left running."""
 
-    def __init__(self, state: State, *, port: int | None, pay_at_once: bool = False) -> None:
-        """Take the state folder's lock. `port` None takes a free port. Raises LocalStackError when `port` is taken."""
+    def __init__(self, state: State, *, port: int | None, pay_at_once: bool = False, fleet: bool = False) -> None:
+        """Take the state folder's lock. `port` None takes a free port. Raises LocalStackError when `port` is taken.
+
+        fleet: replicas are those of a fleet on Ray Serve, instead of one plain process
+        """
         if not (state.base_model / "config.json").exists():
             raise LocalStackError(f"the base model is not at {state.base_model}.\nRun `make setup`.")
         if port is not None and not port_is_free(port):
@@ -52,6 +56,7 @@ class LocalStack:
         self._supervisor = Supervisor(state.logs, lambda name, text: line(f"[yellow]{name}[/yellow] {text}"))
         self._pay_at_once = pay_at_once
         self._services: Services | None = None
+        self._fleet = LocalFleet(state) if fleet else None
 
     def serve(self, *, samples: bool) -> None:
         """Start all, publish the sample models if `samples`, then watch until stopped."""
@@ -96,7 +101,10 @@ class LocalStack:
             supervisor = self._supervisor
             supervisor.start(services.postgres())
             supervisor.start(services.valkey())
-            supervisor.start(services.replica())  # loads torch and the base meanwhile, and registers when it can
+            if self._fleet is None:
+                supervisor.start(services.replica())  # loads torch and the base meanwhile, and registers when it can
+            else:
+                self._fleet.write(services.web_url)
             supervisor.wait_ready(["postgres", "valkey"])
             _create_database(postgres.admin_url("postgres"))
         with step("database schema, keys and sample accounts"):
@@ -106,19 +114,28 @@ class LocalStack:
                 str(self._state.base_model),
                 "--credentials",
                 str(sample_credentials(self._state)),
-                "--replica",
-                REPLICA_NAME,
-                "--replica-credential",
-                str(services.credential_file),
+                *self._replicas(services),
             )
+        if self._fleet is not None:
+            supervisor.start(services.fleet(self._fleet))
         with step("web, worker, scheduler, payments double"):
             workers = (services.worker(), services.runs(), services.jobs(), services.beat())
             for spec in (services.stripe_double(), services.web(), *workers):
                 supervisor.start(spec)
             supervisor.wait_ready(["stripe-double", "web"])
-        with step("serving replica: base model loaded, registered, warm"):
-            supervisor.wait_ready(["serving"])
+        if self._fleet is None:
+            with step("serving replica: base model loaded, registered, warm"):
+                supervisor.wait_ready(["serving"])
+        else:
+            with step("fleet on Ray Serve: every pool serves"):
+                supervisor.wait_ready(["fleet"])
         line(f"[dim]ready after {time.monotonic() - started:.1f} s[/dim]")
+
+    def _replicas(self, services: Services) -> list[str]:
+        """Return the options of `prepare_platform` that let the replicas of this machine enrol."""
+        if self._fleet is not None:
+            return self._fleet.preparation()
+        return ["--replica", REPLICA_NAME, "--replica-credential", str(services.credential_file)]
 
     def _manage(self, *arguments: str) -> None:
         assert self._services is not None
@@ -149,7 +166,7 @@ class LocalStack:
         info: dict[str, Any] = {
             "pid": os.getpid(),
             "url": self._services.web_url,
-            "replica_url": self._services.replica_url,
+            "replica_url": None if self._fleet else self._services.replica_url,
             "stripe_url": self._services.stripe_url,
             "pids": self._supervisor.pids(),
             "environment": self._services.platform_environment(),
@@ -161,6 +178,11 @@ class LocalStack:
             line(f"{role:<9} {login['email']}   password {login['password']}")
         line("staff sign in with a code, too: `make code` prints it, or give an authenticator app the secret")
         line(f"{'':<9} {self._state.secrets['sample_totp']}")
+        if self._fleet is not None:
+            line(f"fleet     {info['url']}/platform/fleet   as staff; or `.venv/bin/intarsia-fleet status`")
+            for pool in POOLS:
+                line(f"{'':<9} pool {pool.name}: {pool.least} to {pool.most} replicas, {pool.dtype}")
+            line(f"{'':<9} kill one (`kill -9`) and watch; change {self._fleet.pools_file} and `make fleet-update`")
         line(f"mails are written to {self._state.mails}")
         line(f"[dim]logs in {self._state.logs}; stop with Ctrl-C or `make stop`[/dim]")
 

@@ -6,97 +6,143 @@ Everything listens on loopback, which is checked. In production Ray is started b
 from __future__ import annotations
 
 import argparse
+import contextlib
+import hashlib
 import json
+import math
+import os
+import shutil
 import signal
 import sys
 import tempfile
-import threading
+from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from queue import Empty, SimpleQueue
+
+import msgspec
 
 from serving.errors import ConfigError
 from serving.fleet.environment import prepare_environment
+from serving.fleet.loopback import listeners
+from serving.fleet.settings import PoolSettings
 
 LOOPBACK = "127.0.0.1"
+_SURGE = 1  # replicas of a pool on top, while it is updated
+_LOOK_SECONDS = 0.2
 _OBJECT_STORE_BYTES = 80 << 20  # nothing of ours goes there; Ray's least is 75 MB
 
 
-class _Stopped(Exception):
-    """SIGTERM or SIGINT."""
-
-
 def main(argv: list[str] | None = None) -> int:
-    """Serve until SIGTERM or SIGINT, then drain. Exit code 2: a setting is wrong; 1: the fleet could not start."""
+    """Serve until SIGTERM or SIGINT, then drain. Exit code 2: a setting is wrong, or a port would be open to others.
+
+    SIGHUP reads the pools again: those that changed are updated, replica by replica.
+    """
     parser = argparse.ArgumentParser(prog="python -m serving.fleet", description="A fleet on this machine alone.")
     parser.add_argument("--pools", type=Path, required=True, help='JSON: {"pools": [settings of one pool, …]}')
     parser.add_argument("--token-file", type=Path, required=True, help="file of Ray's token (mode 0600)")
-    parser.add_argument("--ready-file", type=Path, help="is written when every pool serves: process ids and listeners")
+    parser.add_argument("--ready-file", type=Path, help="is written when every pool serves: process ids and pools")
     arguments = parser.parse_args(argv)
+    signals: SimpleQueue[int] = SimpleQueue()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda number, _: signals.put(number))
     try:
-        pools = json.loads(arguments.pools.read_text())["pools"]
         prepare_environment(arguments.token_file)
-        return _serve(pools, arguments.ready_file)
+        with _ray_folder(arguments.pools) as folder:
+            _serve(arguments.pools, arguments.ready_file, folder, signals)
     except (ConfigError, OSError, ValueError, KeyError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    return 0
 
 
-def _serve(pools: list[dict[str, Any]], ready_file: Path | None) -> int:
+def _serve(pools_file: Path, ready_file: Path | None, folder: str, signals: SimpleQueue[int]) -> None:
     import ray  # after the environment was set
     from ray import serve
 
-    from serving.fleet.app import build
-    from serving.fleet.loopback import listeners
-
-    stopped = threading.Event()
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        if not stopped.is_set():
-            stopped.set()
-            raise _Stopped
-
-    with tempfile.TemporaryDirectory(prefix="intarsia-ray-") as folder:
-        signal.signal(signal.SIGTERM, stop)
-        signal.signal(signal.SIGINT, stop)
-        try:
-            applications = {one["pool"]: build(one) for one in pools}
-            ray.init(
-                num_cpus=sum(int(one.get("cpus", 1)) * int(one.get("max_replicas", 1)) for one in pools) + 1,
-                object_store_memory=_OBJECT_STORE_BYTES,
-                include_dashboard=False,
-                log_to_driver=True,
-                configure_logging=False,
-                _node_ip_address=LOOPBACK,
-                _temp_dir=folder,
-            )
-            serve.start(proxy_location="Disabled")
-            targets = [serve.RunTarget(target=app, name=name, route_prefix=None) for name, app in applications.items()]
-            serve.run_many(targets)
+    pools = _read(pools_file)
+    try:
+        ray.init(
+            num_cpus=sum(math.ceil(one.cpus * (one.max_replicas + _SURGE)) for one in pools),
+            object_store_memory=_OBJECT_STORE_BYTES,
+            include_dashboard=False,
+            _node_ip_address=LOOPBACK,
+            _temp_dir=folder,
+        )
+        _check_loopback(_family())
+        serve.start(proxy_location="Disabled")
+        while True:
+            if not _deploy(pools, signals):
+                return
             pids = _family()
-            open_to_others = [one for one in listeners(pids) if not one.is_loopback]
-            if open_to_others:
-                raise ConfigError(f"Ray listens beyond this machine, which it may not here: {open_to_others}")
+            _check_loopback(pids)
             if ready_file is not None:
-                ready_file.write_text(json.dumps({"pids": pids, "pools": list(applications)}))
+                ready_file.write_text(json.dumps({"pids": pids, "pools": [one.pool for one in pools]}))
             print("every pool serves", flush=True)
-            while not stopped.wait(3600):
-                pass
-        except _Stopped:
-            pass
-        finally:
-            if ready_file is not None:
-                ready_file.unlink(missing_ok=True)
-            if ray.is_initialized():
-                serve.shutdown()
-                ray.shutdown()
-    return 0
+            if signals.get() != signal.SIGHUP:
+                return
+            pools = _read(pools_file)
+    finally:
+        if ready_file is not None:
+            ready_file.unlink(missing_ok=True)
+        if ray.is_initialized():
+            serve.shutdown()
+            ray.shutdown()
+
+
+@contextlib.contextmanager
+def _ray_folder(pools_file: Path) -> Iterator[str]:
+    """Make the folder of Ray's sockets and logs: a short path, as sockets need, and one that a killed fleet's successor
+    finds and empties."""
+    mark = hashlib.sha256(str(pools_file.absolute()).encode()).hexdigest()[:12]
+    folder = Path(tempfile.gettempdir()) / f"intarsia-ray-{mark}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700)
+    try:
+        yield str(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _read(pools_file: Path) -> list[PoolSettings]:
+    return [PoolSettings.parse(one) for one in json.loads(pools_file.read_text())["pools"]]
+
+
+def _deploy(pools: list[PoolSettings], signals: SimpleQueue[int]) -> bool:
+    """Start or update the pools; returns True when all of them serve, False when a signal asks for the end.
+
+    Raises ConfigError when a pool cannot serve.
+    """
+    from ray import serve
+    from ray.serve.schema import ApplicationStatus
+
+    from serving.fleet.app import build
+
+    serve.run_many(
+        [serve.RunTarget(target=build(msgspec.to_builtins(one)), name=one.pool, route_prefix=None) for one in pools],
+        wait_for_ingress_deployment_creation=False,
+        wait_for_applications_running=False,
+    )
+    while True:
+        applications = serve.status().applications
+        found = {applications[one.pool].status for one in pools if one.pool in applications}
+        if ApplicationStatus.DEPLOY_FAILED in found:  # "unhealthy" is a pool of which a replica is being replaced
+            raise ConfigError("; ".join(one.message for one in applications.values() if one.message))
+        if found == {ApplicationStatus.RUNNING}:
+            return True
+        with contextlib.suppress(Empty):
+            if signals.get(timeout=_LOOK_SECONDS) != signal.SIGHUP:
+                return False
+
+
+def _check_loopback(pids: list[int]) -> None:
+    """Raise ConfigError if any of these processes can be reached from another machine."""
+    beyond = [one for one in listeners(pids) if not one.is_loopback]
+    if beyond:
+        raise ConfigError(f"Ray listens beyond this machine, which it may not here: {beyond}")
 
 
 def _family() -> list[int]:
     """Return the ids of this process and all its descendants (Linux)."""
-    import os
-
     family, new = [os.getpid()], [os.getpid()]
     while new:
         found: list[int] = []
@@ -111,4 +157,8 @@ def _family() -> list[int]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    # Without the interpreter's own end, in which Ray's native threads abort the process now and then, when all is done.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)

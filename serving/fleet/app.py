@@ -52,8 +52,7 @@ def deployment_options(settings: PoolSettings) -> dict[str, Any]:
 
 
 def _count(settings: PoolSettings) -> dict[str, Any]:
-    if settings.min_replicas == settings.max_replicas:
-        return {"num_replicas": settings.min_replicas}
+    """Return how many replicas there are: always by our policy, which also tells the platform how the pool stands."""
     return {
         "autoscaling_config": {
             "min_replicas": settings.min_replicas,
@@ -72,6 +71,8 @@ def _count(settings: PoolSettings) -> dict[str, Any]:
                     "targets": settings.targets,
                     "least": settings.min_replicas,
                     "most": settings.max_replicas,
+                    "platform_url": settings.platform_url,
+                    "credential_file": settings.credential_file,
                 },
             },
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import logging
 import signal
@@ -13,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from protocol.names import FleetName
+from protocol.replicas import HEARTBEAT_SECONDS
 from sealed_weights import base_fingerprint
 from serving.errors import ConfigError
 from serving.fleet.load import load_of
@@ -24,6 +26,7 @@ from serving.platform.launch import PlatformReplica, build_replica
 log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.05
+_NOTICE_SECONDS = HEARTBEAT_SECONDS + 1.5
 _CLOSING_SECONDS = 10.0  # for the last events of streams that the grace was too short for, and the journal
 
 
@@ -53,7 +56,7 @@ class HostedReplica:
         config = settings.serving_config(address)
         slot = take_slot(settings.state, settings.pool)
         try:
-            listener = _listen(address)
+            listener = _listen(address, *settings.ports)
             url = f"http://{_bracketed(address)}:{listener.getsockname()[1]}"
             platform = settings.platform_config(str(slot.name), url)
             with ThreadPoolExecutor(1) as hashing:  # while the rest of the program is imported
@@ -109,6 +112,10 @@ class HostedReplica:
             if self._slot is None:
                 return
             log.info("%s drains", self.name)
+            self._replica.engine.drain()
+            # Until a heartbeat has told it and gateways have read it, calls still come: each gets its refusal, and goes
+            # to the next replica. A server that closed now would cut them off.
+            time.sleep(_NOTICE_SECONDS)
             self._server.handle_exit(signal.SIGTERM, None)
             self._thread.join(self._settings.drain_seconds + _CLOSING_SECONDS)
             ended = not self._thread.is_alive()
@@ -118,12 +125,16 @@ class HostedReplica:
             log.info("%s has ended", self.name)
 
 
-def _listen(address: str) -> socket.socket:
+def _listen(address: str, first: int, last: int) -> socket.socket:
+    """Listen on the first free port of these. Raises ConfigError when all are taken, or the address is not ours."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    try:
-        return socket.create_server((address, 0), family=family)
-    except OSError as error:
-        raise ConfigError(f"address {address}: {error.strerror}") from None
+    for port in range(first, last + 1):
+        try:
+            return socket.create_server((address, port), family=family)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or port == last:
+                raise ConfigError(f"address {address}, port {port}: {error.strerror}") from None
+    raise ConfigError("ports: the first and the last one")
 
 
 def _bracketed(address: str) -> str:

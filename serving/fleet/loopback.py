@@ -1,11 +1,13 @@
 """Ray on one machine, out of reach of all others.
 
-With the node's address on loopback every port of Ray binds there, with one exception in 2.60: the gRPC server in which
-each Serve replica takes calls of other deployments listens on all interfaces. Nothing calls ours.
+With the node on loopback (`environment.LOOPBACK_ENVIRONMENT`) every port of Ray binds there, with one exception
+in 2.60: the gRPC server in which each Serve replica takes calls of other deployments listens on all interfaces, behind
+the token. Nothing calls ours.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 from collections.abc import Iterable
@@ -55,13 +57,19 @@ def listeners(pids: Iterable[int]) -> list[Listener]:
     sockets = _listening_sockets()
     found = []
     for pid in pids:
-        try:
-            targets = [os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()]
-        except OSError:
-            continue
-        for inode in {target[8:-1] for target in targets if target.startswith("socket:[")} & sockets.keys():
-            found.append(Listener(pid, *sockets[inode]))
+        found += [Listener(pid, *sockets[inode]) for inode in _inodes_of(pid) & sockets.keys()]
     return sorted(found, key=lambda one: (one.pid, one.port))
+
+
+def _inodes_of(pid: int) -> set[str]:
+    inodes = set()
+    with contextlib.suppress(OSError):
+        for entry in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):  # closed since
+                target = os.readlink(f"/proc/{pid}/fd/{entry}")
+                if target.startswith("socket:["):
+                    inodes.add(target[8:-1])
+    return inodes
 
 
 def _listening_sockets() -> dict[str, tuple[str, int]]:

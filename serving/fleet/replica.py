@@ -12,6 +12,7 @@ import ray
 
 from sealed_weights.process import keep_memory_private
 from serving import logs
+from serving.fleet.addresses import address_towards_url
 from serving.fleet.loopback import keep_on_loopback
 from serving.fleet.settings import PoolSettings
 
@@ -25,7 +26,7 @@ class FleetReplica:
         """Start the replica that `PoolSettings` describe. Raises what `HostedReplica.start` raises."""
         keep_memory_private()
         settings = PoolSettings.parse(arguments)
-        address = settings.address or ray.util.get_node_ip_address()
+        address = settings.address or address_towards_url(settings.platform_url)
         keep_on_loopback(ray.util.get_node_ip_address())
         logs.configure()
         from serving.fleet.hosted import HostedReplica  # torch comes with it

@@ -12,12 +12,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
+from protocol.demand import PoolReport
+from serving.fleet.demand import DemandLine
 from serving.fleet.figures import Sample, gather
-from serving.fleet.policy import Limits, PolicyState, decide
+from serving.fleet.policy import Limits, PolicyState, PoolFigures, decide
 
 log = logging.getLogger(__name__)
 
 WINDOW_SECONDS = 10.0  # over which rates are taken
+_STATE = "intarsia"  # the key of our part of the state
 _SAMPLE_SECONDS = 1.0  # as often as replicas report; Ray asks ten times as often
 
 
@@ -50,14 +53,22 @@ class PoolScaling:
     replicas while figures are missing.
     """
 
-    def __init__(self, *, pool: str, targets: str, least: int, most: int) -> None:
-        """Read the limits. Raises TargetsRefused for a plan that cannot be read or does not know the pool."""
+    def __init__(
+        self, *, pool: str, targets: str, least: int, most: int, platform_url: str = "", credential_file: str = ""
+    ) -> None:
+        """Read the limits, and report to the platform if it is named; only the platform can wake a pool at zero.
+
+        Raises TargetsRefused for a plan that cannot be read or does not know the pool.
+        """
         self._pool = pool
         self._limits = Limits.from_targets(Path(targets) if targets else None, pool, least=least, most=most)
         self._window: deque[tuple[float, dict[str, Sample]]] = deque()
+        self._line = DemandLine(platform_url, Path(credential_file)) if platform_url else None
+        if self._line is not None:
+            self._line.start()
 
     def __call__(self, context: Context) -> tuple[int, dict[str, Any]]:
-        """Decide. The state is a dict of scalars and tuples: Ray keeps it between calls."""
+        """Decide. Ray keeps the state between calls, and adds keys of its own beside ours."""
         now, ordered = context.current_time or 0.0, context.target_num_replicas
         if self._window and now - self._window[-1][0] < _SAMPLE_SECONDS:
             return ordered, context.policy_state
@@ -66,11 +77,31 @@ class PoolScaling:
             self._window.popleft()
         before = self._window[0][1] if self._window else {}
         self._window.append((now, samples))
-        state = PolicyState(**context.policy_state) if context.policy_state else PolicyState()
-        wanted, state = decide(state, gather(before, samples, at=now, replicas=ordered), self._limits)
+        known = context.policy_state.get(_STATE)
+        state = PolicyState(**known) if known else PolicyState()
+        arrivals = None if self._line is None else self._line.arrivals
+        figures = gather(before, samples, at=now, replicas=ordered, arrivals=arrivals)
+        wanted, state = decide(state, figures, self._limits)
+        self._tell(figures, wanted, state)
         if wanted != ordered:
             log.info("pool %s: from %d replicas to %d (%s)", self._pool, ordered, wanted, state.why)
-        return wanted, asdict(state)
+        return wanted, {_STATE: asdict(state)}
+
+    def _tell(self, figures: PoolFigures, wanted: int, state: PolicyState) -> None:
+        if self._line is None:
+            return
+        limits = self._limits
+        report = PoolReport(
+            pool=self._pool,
+            replicas=figures.replicas,
+            ready=figures.ready,
+            wanted=wanted,
+            least=limits.least,
+            most=limits.most,
+            ready_seconds=limits.ready_seconds,
+            why=state.why,
+        )
+        self._line.report(report)
 
 
 def samples_of(reported: Mapping[str, Mapping[Any, Sequence[Point]]]) -> dict[str, Sample]:

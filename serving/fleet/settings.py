@@ -19,6 +19,7 @@ from serving.errors import ConfigError
 from serving.platform import config as platform_settings
 
 Flag = str | int | float | bool
+Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=86_400)]
 Replicas = Annotated[int, msgspec.Meta(ge=0, le=500)]  # more strain Ray's one controller; start another cluster
 # Set by the fleet itself, or never right in one.
@@ -33,7 +34,8 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     platform_url: the platform's web process
     state_dir: folder on a disk of the node that outlives its processes: journals, identities, packages
     credential_file: the fleet credential of this pool (`manage.py issue_fleet_credential`)
-    address: that replicas listen on and are reached at; empty: the node's, as Ray knows it
+    address: that replicas listen on and are reached at; empty: that from which the node reaches the platform
+    ports: the first and the last port that a replica may take, for a firewall; 0 and 0: any free one
     cpus, gpus: reserved for one replica, on one node; accelerator: the GPU's kind as Ray names it, such as "H100"
     memory_gb: reserved for one replica; 0: not counted
     min_replicas, max_replicas: 0 lets the pool be scaled to zero
@@ -51,6 +53,7 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     state_dir: str
     credential_file: str
     address: str = ""
+    ports: tuple[Port, Port] = (0, 0)
     cpus: Annotated[float, msgspec.Meta(gt=0, le=1024)] = 1.0
     gpus: Annotated[int, msgspec.Meta(ge=0, le=64)] = 0
     accelerator: str = ""
@@ -76,6 +79,8 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise ConfigError("pool: lower-case letters, digits and inner dashes, at most 40")
         if settings.max_replicas < max(1, settings.min_replicas):
             raise ConfigError("max_replicas: at least 1, and at least min_replicas")
+        if settings.ports[0] > settings.ports[1] or (settings.ports[1] and not settings.ports[0]):
+            raise ConfigError("ports: the first and the last one, or 0 and 0")
         if reserved := sorted(_RESERVED & settings.flags.keys()):
             raise ConfigError(f"flags: {', '.join(reserved)} may not be set here")
         return settings

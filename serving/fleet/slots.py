@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from protocol.names import FleetName, is_node_name
+from protocol.names import FleetName, is_node_name, parse_fleet_name
 from serving.errors import ConfigError
 
 MAX_SLOTS = 64  # replicas of one pool on one node
@@ -62,6 +62,18 @@ def take_slot(state_dir: Path, pool: str, *, most: int = MAX_SLOTS) -> Slot:
     except OSError as error:
         raise ConfigError(f"{folder}: {error.strerror}; the state folder must be a disk of this node alone") from None
     raise ConfigError(f"all {most} slots of the pool {pool} on this node are taken")
+
+
+def held_slots(state_dir: Path) -> list[FleetName]:
+    """Return the slots of this node that processes hold now."""
+    held = []
+    for path in sorted((state_dir / "slots").glob("*")):
+        descriptor = _lock(path)
+        if descriptor is None:
+            held.append(parse_fleet_name(path.name))
+        else:
+            os.close(descriptor)
+    return held
 
 
 def node_name(state_dir: Path) -> str:

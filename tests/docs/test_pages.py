@@ -113,7 +113,7 @@ def test_docker_accepts_the_compose_file_where_it_is_installed() -> None:
     wanted = re.findall(r"\$\{(\w+):\?", (REPOSITORY / "docker-compose.yml").read_text())
     environment = dict.fromkeys(wanted, "x") | {"PATH": "/usr/local/bin:/usr/bin:/bin"}
     done = subprocess.run(
-        ["docker", "compose", "--profile", "cpu", "--profile", "gpu", "config", "-q"],
+        ["docker", "compose", "--profile", "cpu", "--profile", "gpu", "--profile", "fleet", "config", "-q"],
         cwd=REPOSITORY,
         env=environment,
         capture_output=True,
