@@ -55,6 +55,7 @@ class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     stop_at_grant: bool = False
     contract: Digest | None = None
     teaches: bool = False
+    conversation: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{16})?\Z")] = ""
 
 
 class TicketRejected(ProtocolError):
@@ -76,12 +77,14 @@ def prediction_ticket(
     stop_at_grant: bool,
     contract: str | None = None,
     teaches: bool = False,
+    conversation: int | None = None,
 ) -> Ticket:
     """Return the claims of one prediction. `deadline` is in unix seconds, `adapter` a package digest or None.
 
     stop_at_grant: `max_tokens` may be less than the body asks for; an answer that ends there says "budget"
     contract: the package whose contract the bare base follows; an adapter follows its own
     teaches: the platform's own call, which tells nothing of any tenant: every scope's drafts may come from its answer
+    conversation: 64 bits that stand for what the turns of a conversation share; the replica tells by them which it holds
 
     The cache scope is the organization: one tenant's cached prefixes are never visible to another, not even as timing.
     """
@@ -105,6 +108,7 @@ def prediction_ticket(
         stop_at_grant=stop_at_grant,
         contract=contract,
         teaches=teaches,
+        conversation="" if conversation is None else f"{conversation:016x}",
     )
 
 

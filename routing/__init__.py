@@ -5,8 +5,9 @@ The gateway, the serving tier's fleet and the simulator share it.
 
 from routing.fleet import Fleet
 from routing.homes import home_count, key_of
+from routing.keys import KeySet
 from routing.ranking import Call, Choice, Rule, rank
 from routing.rates import Rates
 from routing.views import View
 
-__all__ = ["Call", "Choice", "Fleet", "Rates", "Rule", "View", "home_count", "key_of", "rank"]
+__all__ = ["Call", "Choice", "Fleet", "KeySet", "Rates", "Rule", "View", "home_count", "key_of", "rank"]

@@ -1,6 +1,7 @@
 """The replicas for one call, best first.
 
-1. An adapter's homes by rendezvous; a conversation keeps to one of them by the same hash, where its prefix is cached.
+1. An adapter's homes by rendezvous; a conversation keeps to one of them by the same hash. One that says that it holds
+   the KV of the conversation, and has the adapter, goes first.
 2. A home whose load is far above the pool's, or whose wait is longer than the call can bear, yields to the next.
 3. If all do, the better of two replicas at random (Mitzenmacher, 1996) takes the call.
 """
@@ -27,7 +28,8 @@ class Call:
     adapter: key of its adapter, or of its base; conversation: key of its cache scope and the first tokens of its prompt
     rate: calls per second of the adapter, over all gateways; service_s: seconds that such a call holds a seat
     latency_class: 0 interactive, 1 standard, 2 batch; slack_s: seconds that it may wait
-    prefill_s: seconds that its prompt takes where no part of it is cached
+    prefill_s: seconds that its prompt takes where no part of it is cached; prompt_tokens: for replicas that say what a
+        token takes
     """
 
     adapter: int
@@ -37,6 +39,7 @@ class Call:
     latency_class: int = 1
     slack_s: float = 1.0
     prefill_s: float = 0.0
+    prompt_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,8 @@ def rank(call: Call, fleet: Fleet, now: float, chance: random.Random, rule: Rule
     at_home, behind = order[:homes], order[homes : homes + _NEXT]
     if len(at_home) > 1 and call.conversation is not None:
         at_home = _by_conversation(call.conversation, at_home, fleet)
-    best = _first_with_room(call, (*at_home, *behind), fleet, now, max(rule.free, rule.bound * fleet.mean_load))
+    places = _held_first(call, (*at_home, *behind), fleet)
+    best = _first_with_room(call, places, fleet, now, max(rule.free, rule.bound * fleet.mean_load))
     others = [place for place in (*at_home[: _NEXT + 1], *behind) if fleet.takes_calls(place, now)]
     if best is None or len(others) < MOST_CHOICES:
         sampled = chance.sample(range(len(fleet)), min(len(fleet), max(_SAMPLED, MOST_CHOICES - len(others))))
@@ -101,6 +105,15 @@ def _first_with_room(call: Call, places: Sequence[int], fleet: Fleet, now: float
     return None
 
 
+def _held_first(call: Call, places: Sequence[int], fleet: Fleet) -> Sequence[int]:
+    """Return the places with those first that hold the KV of the call's conversation, and its adapter."""
+    if call.conversation is None:
+        return places
+    views = fleet.views
+    held = [at for at in places if call.conversation in views[at].prefixes and call.adapter in views[at].adapters]
+    return [*held, *(place for place in places if place not in held)] if held else places
+
+
 def _by_conversation(conversation: int, places: Sequence[int], fleet: Fleet) -> list[int]:
     """Return the places in the order of a conversation's own weights."""
     by_weight = weights(conversation, fleet.keys_of(places))
@@ -116,8 +129,11 @@ def _wait(place: int, call: Call, fleet: Fleet, now: float) -> float:
 
 
 def _choice(place: int, call: Call, fleet: Fleet, now: float, *, home: bool) -> Choice:
+    """Return a choice with its cost: the wait, the load from where the adapter lies, the prompt where it is not held."""
     view = fleet.views[place]
-    cost = _wait(place, call, fleet, now) + call.prefill_s
+    cost = _wait(place, call, fleet, now)
     if call.adapter not in view.adapters:
-        cost += view.load_s
+        cost += view.near_s if call.adapter in view.near else view.load_s
+    if call.conversation is None or call.conversation not in view.prefixes:
+        cost += call.prompt_tokens * view.token_s if view.token_s else call.prefill_s
     return Choice(place, view.name, cost, home)
