@@ -34,8 +34,8 @@ _LENGTH_BYTES = 4
 Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1_000_000)]
 Keys = Annotated[bytes, msgspec.Meta(max_length=_KEY_BYTES * MAX_KEYS)]
-Ids = Annotated[list[Id], msgspec.Meta(max_length=MAX_RETURNED)]
-Digests = Annotated[list[Digest], msgspec.Meta(max_length=MAX_NEWS)]
+Ids = Annotated[tuple[Id, ...], msgspec.Meta(max_length=MAX_RETURNED)]
+Digests = Annotated[tuple[Digest, ...], msgspec.Meta(max_length=MAX_NEWS)]
 
 
 class LoadNow(Request, frozen=True, array_like=True):
@@ -83,8 +83,8 @@ class FleetView(Request, frozen=True, array_like=True):
     near: KeyChange = KeyChange()
     prefixes: KeyChange = KeyChange()
     figures: ReplicaFigures | None = None
-    returned: Ids = []
-    dropped: Digests = []
+    returned: Ids = ()
+    dropped: Digests = ()
 
 
 class FleetNews(Answer, frozen=True, array_like=True):
@@ -97,9 +97,9 @@ class FleetNews(Answer, frozen=True, array_like=True):
     """
 
     renewed: int = 0
-    revoked: Digests = []
-    ended: Ids = []
-    prefetch: Digests = []
+    revoked: Digests = ()
+    ended: Ids = ()
+    prefetch: Digests = ()
     resend: bool = False
     ticket_keys: dict[str, str] | None = None
 

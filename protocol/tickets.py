@@ -84,7 +84,7 @@ def prediction_ticket(
     stop_at_grant: `max_tokens` may be less than the body asks for; an answer that ends there says "budget"
     contract: the package whose contract the bare base follows; an adapter follows its own
     teaches: the platform's own call, which tells nothing of any tenant: every scope's drafts may come from its answer
-    conversation: 64 bits that stand for what the turns of a conversation share; the replica tells by them which it holds
+    conversation: 64 bits for what the turns of a conversation share; the replica tells by them whose KV it holds
 
     The cache scope is the organization: one tenant's cached prefixes are never visible to another, not even as timing.
     """

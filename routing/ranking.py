@@ -129,7 +129,7 @@ def _wait(place: int, call: Call, fleet: Fleet, now: float) -> float:
 
 
 def _choice(place: int, call: Call, fleet: Fleet, now: float, *, home: bool) -> Choice:
-    """Return a choice with its cost: the wait, the load from where the adapter lies, the prompt where it is not held."""
+    """Return a choice with its cost: the wait, the load from where the adapter lies, the prompt unless it is held."""
     view = fleet.views[place]
     cost = _wait(place, call, fleet, now)
     if call.adapter not in view.adapters:

@@ -12,9 +12,9 @@ from django.db.models import Q
 from django.utils import timezone
 
 from marketplace.catalog.models import Version
-from marketplace.vault.enrolment import TOKEN_RATE
 from marketplace.vault.models import EnrolledReplica, Lease, Replica
 from marketplace.vault.selectors import LIVE_SECONDS
+from marketplace.vault.sessions import TOKEN_RATE
 
 MOST = 200  # replicas on the page
 MOST_RESIDENT = 100  # adapters that are named for one replica

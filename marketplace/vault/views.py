@@ -15,14 +15,14 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.views.decorators.csrf import csrf_exempt
 
 from marketplace.catalog.models import Version
-from marketplace.vault import enrolment, identities, keys, services
+from marketplace.vault import enrolment, identities, keys, services, sessions
 from marketplace.vault.downloads import package_response
 from marketplace.vault.errors import BadRequest, BodyTooLarge, SessionRefused, UnknownPackage, VaultError
 from marketplace.vault.models import Replica
 from protocol.bodies import MAX_MESSAGE_BYTES
 from protocol.encoding import encode_base64url
 from protocol.errors import ProtocolError, VersionMismatch
-from protocol.leases import LeaseAnswer, LeaseRequest, PackageIdentity
+from protocol.leases import KeyOnLoan, LeaseAnswer, LeaseRequest, Lent, PackageIdentity, Purpose
 from protocol.messages import ErrorAnswer, ErrorBody, Message, decode, encode
 from protocol.replicas import (
     HEARTBEAT_SECONDS,
@@ -149,35 +149,37 @@ def register(request: HttpRequest) -> HttpResponseBase:
 
 @endpoint("POST")
 def heartbeat(request: HttpRequest, replica_id: UUID) -> HttpResponseBase:
-    """Renew leases, name revoked digests."""
+    """Renew a session, and name what ended. Replicas with a fleet link need none."""
     replica = _session(request)
     if replica.pk != replica_id:
         raise SessionRefused("this session is of another replica")
     beat = _parse(_raw_body(request), Heartbeat)
-    renewal = enrolment.record_heartbeat(replica=replica, release_ids=beat.leases, stats=beat.stats)
-    return _answer(HeartbeatAnswer(renewal.leases, renewal.revoked, _ticket_keys()))
+    ended = sessions.record_heartbeat(replica=replica, stats=beat.stats, returned=beat.returned)
+    return _answer(HeartbeatAnswer(ended.revoked, ended.leases, _ticket_keys()))
 
 
 @endpoint("POST")
 def lease(request: HttpRequest) -> HttpResponseBase:
-    """Lend the key of one package. The release-log row commits first (`services.release_key`)."""
+    """Lend the keys of packages, each by itself: a refused one leaves the others. The release-log row of each commits
+    first (`services.release_key`)."""
     replica = _session(request)
     asked = _parse(_raw_body(request), LeaseRequest)
-    version, creator_public_key = _version(asked.digest)
-    sealed = services.release_key(replica=replica, digest=asked.digest, purpose=asked.purpose)
-    return _answer(
-        LeaseAnswer(
-            lease=sealed.to_json(),
-            creator_public_key=encode_base64url(creator_public_key),
-            identity=PackageIdentity(
-                version.model.organization_id,
-                version.model_id,
-                version.number,
-                version.model.base_model.fingerprint,
-            ),
-            package_size=version.package_size,
-        )
+    return _answer(LeaseAnswer([_lend(replica, digest, asked.purpose) for digest in asked.digests]))
+
+
+def _lend(replica: Replica, digest: str, purpose: Purpose) -> Lent:
+    try:
+        version, creator_public_key = _version(digest)
+        sealed = services.release_key(replica=replica, digest=digest, purpose=purpose)
+    except SessionRefused:
+        raise
+    except VaultError as error:
+        return Lent(None, ErrorBody(error.code, str(error)))
+    identity = PackageIdentity(
+        version.model.organization_id, version.model_id, version.number, version.model.base_model.fingerprint
     )
+    key = KeyOnLoan(sealed.to_json(), encode_base64url(creator_public_key), identity, version.package_size)
+    return Lent(key, None)
 
 
 def _version(digest: str) -> tuple[Version, bytes]:

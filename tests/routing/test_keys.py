@@ -15,7 +15,7 @@ def test_changes_make_the_set_that_python_would_have_made() -> None:
     chance, ours, theirs = random.Random(1), KeySet(), set[int]()
     for _ in range(200):
         added = [chance.getrandbits(64) for _ in range(chance.randrange(8))] + [0, 2**64 - 1][: chance.randrange(3)]
-        removed = chance.sample(sorted(theirs), min(len(theirs), chance.randrange(6))) + [chance.getrandbits(64)]
+        removed = [*chance.sample(sorted(theirs), min(len(theirs), chance.randrange(6))), chance.getrandbits(64)]
         ours = ours.changed(packed(*added), packed(*removed))
         theirs = (theirs - set(removed)) | set(added)
         assert list(ours) == sorted(theirs) and len(ours) == len(theirs)
@@ -55,7 +55,9 @@ def test_the_cost_is_wait_and_load_from_where_it_lies_and_the_prompt_that_is_not
             View("cold", 0.0, 4, **about),
         ]
     )
-    costs = {c.name: round(c.cost_s, 6) for c in rank(Call(adapter, talk, prompt_tokens=20), fleet, 0.0, random.Random(0))}
+    costs = {
+        c.name: round(c.cost_s, 6) for c in rank(Call(adapter, talk, prompt_tokens=20), fleet, 0.0, random.Random(0))
+    }
     assert costs == {"here": 0.0, "near": 0.3, "cold": 0.7}
 
 
