@@ -92,7 +92,6 @@ class FleetNews(Answer, frozen=True, array_like=True):
 
     renewed: the last view that the books have: the session, and every lease of it, lives 30 s from when it was sent
     revoked: digests to refuse and zero at once, for good; ended: leases that are over; prefetch: digests to load soon
-    resend: the next view is to be a full one
     ticket_keys: `{kid: public key}`, where they changed
     """
 
@@ -100,7 +99,6 @@ class FleetNews(Answer, frozen=True, array_like=True):
     revoked: Digests = ()
     ended: Ids = ()
     prefetch: Digests = ()
-    resend: bool = False
     ticket_keys: dict[str, str] | None = None
 
 
@@ -115,6 +113,11 @@ def encode_frame(message: FleetView | FleetNews) -> bytes:
     if len(body) > MAX_FRAME_BYTES:
         raise ProtocolError(f"a frame may have {MAX_FRAME_BYTES} bytes")
     return len(body).to_bytes(_LENGTH_BYTES, "big") + body
+
+
+def encode_view(view: FleetView) -> bytes:
+    """Return a view as `decode_view` reads it."""
+    return _encoder.encode(view)
 
 
 def decode_view(body: bytes) -> FleetView:

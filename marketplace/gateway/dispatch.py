@@ -21,6 +21,7 @@ from marketplace.gateway.prediction import Prediction
 from marketplace.gateway.replicas import Answer, NotReached, ReplicaLost
 from protocol.bodies import collect_stream
 from protocol.errors import ClientGone, ProtocolError
+from protocol.fleet import LOAD_HEADER
 from protocol.messages import OpenAIError, OpenAIErrorAnswer, decode
 from protocol.request_ids import REQUEST_ID_HEADER
 from protocol.tickets import TICKET_HEADER
@@ -93,6 +94,7 @@ async def _ask(prediction: Prediction, replica: ReplicaAddress, path: str, reque
         },
         seconds=DEADLINE_SECONDS + 5,
     )
+    prediction.parts.pools.answered(replica, response.headers.get(LOAD_HEADER))
     if response.status == 200:
         return response
     retry_after = response.headers.get("retry-after")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -34,7 +33,7 @@ WHERE f.slug = %s AND f.kept_until > now()
 _REFERRER_SQL = "SELECT referred_by_id FROM accounts_organization WHERE id = %s AND referral_ends_at > now()"
 _SPLIT_SQL = "SELECT billing_split_id(%s::uuid[], %s::integer[], %s::text[])"
 _REPLICA_SQL = """
-SELECT id, name, url, base_fingerprint, receipt_public_key, stats - 'leased' AS stats,
+SELECT id, name, url, base_fingerprint, receipt_public_key, stats,
     extract(epoch FROM now() - last_seen_at)::float8 AS age,
     (SELECT count(*) FROM billing_gateway g WHERE g.last_seen_at > now() - make_interval(secs => %s)) AS senders
 FROM vault_replica r
@@ -196,7 +195,8 @@ class Offers:
         principal: Principal | None = None,
         *,
         latency_class: LatencyClass = "standard",
-        conversation: Callable[[], int] | None = None,
+        conversation: int | None = None,
+        prompt_tokens: int = 0,
     ) -> list[ReplicaAddress]:
         """Return the replicas to ask, best first (`pools.py`). Raises Refusal 503 when there is none.
 
@@ -210,7 +210,7 @@ class Offers:
         heard = [await self._of_checkpoint(database, checkpoint) for checkpoint in checkpoints]
         senders = max((one.senders for one in heard), default=1)
         pool = self.pools.of(checkpoints, [one.told for one in heard], senders)
-        found = pool.ranked(offer.digest or "base", latency_class, conversation)
+        found = pool.ranked(offer.digest or "base", latency_class, conversation, prompt_tokens)
         if not found:
             raise unavailable("No replica is serving this model's base right now. Nothing was charged; try again.")
         return found

@@ -63,6 +63,7 @@ WHERE l.release_id = r.id AND r.replica_id = b.replica AND r.digest = b.digest A
 """
 # A connection that its replica closed: another boot of the name need not wait.
 LEFT_SQL = "UPDATE vault_replica SET left_at = now() WHERE id = %s AND gone_at IS NULL AND session_digest = %s"
+TICKET_KEYS_SQL = "SELECT id, public_key FROM vault_platformkey WHERE purpose = 'ticket' AND retired_at IS NULL"
 SESSION_SQL = "SELECT id, name FROM vault_replica WHERE session_digest = %s AND gone_at IS NULL"
 
 _PURPOSES, _STATES = zip(*((purpose, state) for purpose, states in WHY_LENT.items() for state in states), strict=True)

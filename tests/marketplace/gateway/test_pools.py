@@ -120,9 +120,9 @@ def test_a_conversation_keeps_to_one_of_the_homes_of_a_hot_adapter(pool: Pool, c
         clock.now += 0.01
         pool.ranked("adapter", "standard")
     pool.refresh([told(name, running=4, finished=80) for name in names], senders=1)
-    talks = {talk: pool.ranked("adapter", "standard", lambda talk=talk: talk)[0].name for talk in range(60)}
+    talks = {talk: pool.ranked("adapter", "standard", talk)[0].name for talk in range(60)}
     assert len(set(talks.values())) >= 2
-    assert talks == {talk: pool.ranked("adapter", "standard", lambda talk=talk: talk)[0].name for talk in range(60)}
+    assert talks == {talk: pool.ranked("adapter", "standard", talk)[0].name for talk in range(60)}
 
 
 def test_turns_of_a_conversation_begin_alike_and_organizations_apart() -> None:
