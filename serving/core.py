@@ -167,6 +167,7 @@ class Request:
     shared_tokens: leading tokens of the prompt that come from the adapter's contract alone: their KV is every tenant's
     speculate: whether drafts are tried, which change no answer, and later ones may come from this answer
     teaches: the platform's own request, no tenant's: every scope's drafts may come from its answer
+    conversation: key of what the turns of a conversation share
     """
 
     request_id: str
@@ -185,6 +186,7 @@ class Request:
     shared_tokens: int = 0
     speculate: bool = True
     teaches: bool = False
+    conversation: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

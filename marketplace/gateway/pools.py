@@ -236,14 +236,14 @@ class Pools:
 
 
 def beginning_of(organization: uuid.UUID, body: bytes) -> int:
-    """Return the key of what the turns of a conversation share: who asks, and the first texts of the prompt."""
+    """Return the key of what the turns of a conversation share: who asks, which model, and the first texts."""
     data = orjson.loads(body)
     messages = data.get("messages")
     if isinstance(messages, list):
         texts = [str(one.get("content")) for one in messages[:2] if isinstance(one, dict)]
     else:
         texts = [str(data.get("prompt") or data.get("input"))]
-    return key_of(str(organization), *(text[:_BEGINNING] for text in texts))
+    return key_of(str(organization), str(data.get("model")), *(text[:_BEGINNING] for text in texts))
 
 
 def view_of_heartbeat(one: Told, at: float) -> tuple[View, float]:

@@ -22,6 +22,7 @@ from serving.engine.launched import FailedStep, Launched
 from serving.engine.sharing import SharedMemory
 from serving.errors import AdapterRevoked, DeadlineExceeded, EngineStopped, PromptTooLong, StepFailed
 from serving.handle import RequestHandle
+from serving.kv.conversations import Conversations
 from serving.ports import Adapters, Runner
 from serving.scheduler.admission import Admission
 from serving.scheduler.planner import Planner
@@ -72,6 +73,7 @@ class Engine:
         self._step_seconds = 0.0
         self._inbox = Inbox()
         adapters.on_arrival = planner.restores.tiers.on_arrival = self._inbox.wake
+        self.conversations = Conversations(planner.pool, planner.restores.tiers)
         self._active = ActiveRequests(make_output, eos_token_ids, self._finished, planner.tables)
         self._launched: deque[Launched] = deque()
         self._committed_at = self._next_poll_at = 0.0
@@ -313,6 +315,7 @@ class Engine:
 
     def _finished(self, sequence: Sequence, failed: bool) -> None:
         self._next_poll_at = 0.0
+        self.conversations.note(sequence)
         self.planner.finish(sequence)
         self.adapters.forget(sequence.request.adapter)
         self.admission.finished(sequence.output_tokens, sequence.request.max_tokens)

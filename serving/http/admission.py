@@ -36,6 +36,7 @@ class Admission:
     stop_at_grant: a completion that ends because max_tokens is less than its body asks for ends with "budget"
     contract: the package whose contract holds, where the adapter is none: the bare base answers as its adapter would
     teaches: the platform's own call: every scope's drafts may come from its answer
+    conversation: key of what the turns of a conversation share
     stopped: set when the request was cancelled; it may not be in the engine yet
     """
 
@@ -51,6 +52,7 @@ class Admission:
     stop_at_grant: bool = False
     contract: str | None = None
     teaches: bool = False
+    conversation: int | None = None
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
 
 

@@ -96,6 +96,7 @@ class PredictionDesk:
             stop_at_grant=ticket.stop_at_grant,
             teaches=ticket.teaches,
             contract=ticket.contract,
+            conversation=int(ticket.conversation, 16) if ticket.conversation else None,
             stopped=known.stopped,
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import httpx
 
 from protocol.bodies import MAX_MESSAGE_BYTES, collect
 from protocol.errors import BodyTooLarge, ProtocolError, VersionMismatch
-from protocol.leases import LEASES_PATH, PACKAGE_PATH, LeaseAnswer, LeaseRequest, Purpose
+from protocol.leases import LEASES_PATH, PACKAGE_PATH, KeyOnLoan, LeaseAnswer, LeaseRequest, Lent, Purpose
 from protocol.messages import ErrorAnswer, Message, Request, decode, encode
 from protocol.replicas import (
     CHALLENGE_PATH,
@@ -41,6 +41,7 @@ class VaultClient:
     def __init__(self, platform_url: str) -> None:
         """Make a client that connects on its first call."""
         timeout = httpx.Timeout(CALL_SECONDS, connect=3.0)
+        self.platform_url = platform_url
         self._client = httpx.Client(base_url=f"{platform_url}{INTERNAL_PATH}", timeout=timeout, trust_env=False)
         self.session_token = ""
 
@@ -75,9 +76,15 @@ class VaultClient:
         """Report that this replica is alive. Raises SessionRefused, VaultUnreachable or ProtocolViolation."""
         return self._post(HEARTBEAT_PATH.format(replica_id=replica_id), beat, HeartbeatAnswer, self.session_token)
 
-    def lease(self, digest: str, purpose: Purpose) -> LeaseAnswer:
-        """Ask for a key. Raises LeaseRefused with the platform's code, SessionRefused, VaultUnreachable."""
-        return self._post(LEASES_PATH, LeaseRequest(digest, purpose), LeaseAnswer, self.session_token)
+    def lease(self, digests: Sequence[str], purpose: Purpose) -> list[KeyOnLoan | LeaseRefused]:
+        """Ask for the keys of up to 32 packages; return a key or a refusal, with the platform's code, for each.
+
+        Raises SessionRefused, VaultUnreachable or ProtocolViolation: then none came.
+        """
+        answer = self._post(LEASES_PATH, LeaseRequest(list(digests), purpose), LeaseAnswer, self.session_token)
+        if len(answer.lent) != len(digests):
+            raise _unreadable(LEASES_PATH)
+        return [_key_or_refusal(lent) for lent in answer.lent]
 
     def download(self, digest: str, size: int, partial: Path) -> None:
         """Fetch a package of exactly `size` bytes into `partial`, after the bytes that are already there.
@@ -141,6 +148,14 @@ def _reachable() -> Iterator[None]:
         yield
     except httpx.HTTPError as error:
         raise VaultUnreachable(f"the platform does not answer ({type(error).__name__})") from None
+
+
+def _key_or_refusal(lent: Lent) -> KeyOnLoan | LeaseRefused:
+    if lent.key is not None:
+        return lent.key
+    if lent.refusal is None:
+        raise _unreadable(LEASES_PATH)
+    return LeaseRefused(lent.refusal.code, lent.refusal.message)
 
 
 def _unreadable(path: str) -> ProtocolViolation:
