@@ -11,7 +11,7 @@ from typing import get_args
 import msgspec
 
 import protocol
-from protocol import admin, leases, replicas
+from protocol import admin, fleet, leases, replicas
 from protocol.messages import Answer, Request
 from protocol.tickets import Action
 from protocol.version import PROTOCOL_VERSION
@@ -76,6 +76,7 @@ def test_the_routes_are_those_of_the_code() -> None:
         replicas.CHALLENGE_PATH,
         replicas.REGISTER_PATH,
         replicas.HEARTBEAT_PATH,
+        fleet.FLEET_PATH,
         leases.LEASES_PATH,
         leases.PACKAGE_PATH,
     ]

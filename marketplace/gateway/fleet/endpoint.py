@@ -48,7 +48,7 @@ PATH = INTERNAL_PATH + FLEET_PATH
 MOST_LINKS = 4_000
 WRITE_SECONDS = 5.0  # a replica that does not read what it is told for so long is left
 _MAX_TOKEN = 512
-_LEFT = "the replica closed it"
+_LEFT, _AMISS = "the replica closed it", "a view is not of the protocol"
 
 
 class _Refused(Exception):
@@ -90,7 +90,8 @@ class FleetEndpoint:
             why = await self._hold(link, scope, receive, send)
         finally:
             is_last = self._links.remove(link)
-            logger.info("the fleet link of %s ended: %s", link.name, why)
+            level = logging.WARNING if why.startswith(_AMISS) else logging.INFO
+            logger.log(level, "the fleet link of %s ended: %s", link.name, why)
             if why == _LEFT and is_last:
                 await self._note_left(link)
 
@@ -159,7 +160,7 @@ class FleetEndpoint:
                     self._hear(state, body)
                     await asyncio.sleep(0)
             except ProtocolError as error:
-                return f"a view is not of the protocol: {error}"
+                return f"{_AMISS}: {error}"
             if wait:
                 await asyncio.sleep(min(wait, self._silent_seconds))
 

@@ -74,14 +74,15 @@ class Renewals:
             return 0
         async with self._database.connection() as connection:
             await self._tell_keys(connection, links)
-            renewed = await self._renew(connection, links)
+            # What a view said before its session is renewed by it: the replica then forgets what it has told.
+            beats = [(link, link.state.view.seq) for link in links if link.state and link.state.view.seq > link.renewed]
             await self._return(connection, links)
             await self._confirm(connection, links)
+            renewed = await self._renew(connection, beats)
             await self._tell_ended(connection, links)
         return renewed
 
-    async def _renew(self, connection: AsyncConnection[Any], links: list[Link]) -> int:
-        beats = [(link, link.state.view.seq) for link in links if link.state and link.state.view.seq > link.renewed]
+    async def _renew(self, connection: AsyncConnection[Any], beats: list[tuple[Link, int]]) -> int:
         if not beats:
             return 0
         about = ALLOWED | {
