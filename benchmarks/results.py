@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.control_plane import report as control_plane
 from benchmarks.fleet import report as fleet
 from benchmarks.gateway import report as gateway
 from benchmarks.kernels import report as kernels
@@ -154,6 +155,15 @@ def _speculation(file: Path) -> str:
     return "```\n" + "\n".join(line.rstrip() for line in lines) + "\n```"
 
 
+def _control_plane(file: Path) -> str:
+    data = _load(file)
+    lines, _ = control_plane.report(data["rows"])
+    about = (
+        f"{data['gateways']} web processes, {data['leases']} live leases of each replica; ms of CPU per replica-second."
+    )
+    return about + "\n\n```\n" + "\n".join(lines) + "\n```\n"
+
+
 def _fleet(file: Path) -> str:
     lines, _ = fleet.report(_load(file)["rows"])
     return "```\n" + "\n".join(line.rstrip() for line in lines) + "\n```"
@@ -214,6 +224,7 @@ RENDERERS: dict[str, Callable[[Path], str]] = {
     "serving_quality": _quality,
     "residency": _residency,
     "speculation": _speculation,
+    "control_plane": _control_plane,
     "fleet": _fleet,
     "kv_tiers": _kv_tiers,
     "packed_base": _packed_base,

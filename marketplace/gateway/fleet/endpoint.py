@@ -151,18 +151,13 @@ class FleetEndpoint:
             if message["type"] == "http.disconnect" or (not message.get("more_body") and not message.get("body")):
                 return _LEFT
             data = message.get("body", b"")
-            wait = volume.take(len(data))
             try:
                 for body in frames.feed(data):
-                    view = decode_view(body)
-                    wait = max(wait, views.take(1))
-                    state = link.take(view, time.monotonic())
-                    self._hear(state, body)
-                    await asyncio.sleep(0)
+                    self._hear(link.take(decode_view(body), time.monotonic()), body)
+                    await asyncio.sleep(views.take(1))
             except ProtocolError as error:
                 return f"{_AMISS}: {error}"
-            if wait:
-                await asyncio.sleep(min(wait, self._silent_seconds))
+            await asyncio.sleep(volume.take(len(data)))
 
     async def _note_left(self, link: Link) -> None:
         """Let another boot of the name register at once."""
