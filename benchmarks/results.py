@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks import chaos
 from benchmarks.capacity import report as capacity
+from benchmarks.control_plane import report as control_plane
 from benchmarks.fleet import report as fleet
 from benchmarks.fleet import scaling_report
 from benchmarks.gateway import report as gateway
@@ -164,6 +165,15 @@ def _capacity(file: Path) -> str:
     return "```\n" + "\n".join(line.rstrip() for line in lines) + "\n```"
 
 
+def _control_plane(file: Path) -> str:
+    data = _load(file)
+    lines, _ = control_plane.report(data["rows"])
+    about = (
+        f"{data['gateways']} web processes, {data['leases']} live leases of each replica; ms of CPU per replica-second."
+    )
+    return about + "\n\n```\n" + "\n".join(lines) + "\n```\n"
+
+
 def _fleet(file: Path) -> str:
     lines, _ = fleet.report(_load(file)["rows"])
     return "```\n" + "\n".join(line.rstrip() for line in lines) + "\n```"
@@ -242,6 +252,7 @@ RENDERERS: dict[str, Callable[[Path], str]] = {
     "speculation": _speculation,
     "capacity": _capacity,
     "chaos": _chaos,
+    "control_plane": _control_plane,
     "fleet": _fleet,
     "autoscaling": _autoscaling,
     "kv_tiers": _kv_tiers,

@@ -76,7 +76,7 @@ class LocalKeys:
         """Grant a lease, like `PlatformLink.request_key`."""
         asked = self.leases.now()
         release = str(uuid.uuid4())
-        self.leases.grant(release, digest, 3600.0, asked_at=asked)
+        self.leases.grant(release, digest, asked_at=asked)
         identity = PackageIdentity(self.creator, self.model, 1, self.base)
         size = self.packages[digest].size
         return HeldKey(release, digest, bytearray(self.dek), self.identity.public_bytes(), identity, size)

@@ -161,8 +161,8 @@ class Pulling(Answer, frozen=True):
     taken: int
 
 
-class ReplicaStats(Answer, frozen=True, kw_only=True):
-    """Figures since start, and what is resident and leased now. Heartbeats carry them too.
+class ReplicaFigures(Answer, frozen=True, kw_only=True):
+    """Figures since start and of this moment, each a number: heartbeats and the fleet link carry them.
 
     seats: sequences that run at once
     waits: predicted seconds until a new sequence starts, by latency class: interactive, standard, batch
@@ -184,8 +184,6 @@ class ReplicaStats(Answer, frozen=True, kw_only=True):
     waiting: int
     kv_blocks_used: int
     kv_blocks_total: int
-    resident: list[str]
-    leased: list[str]
     prefix_lookup_tokens: int = 0
     prefix_hit_tokens: int = 0
     seats: int = 0
@@ -196,6 +194,13 @@ class ReplicaStats(Answer, frozen=True, kw_only=True):
     kv_token_bytes: int = 0
     pull_rate: float = 0.0
     confinement_missing: tuple[str, ...] = ()
+
+
+class ReplicaStats(ReplicaFigures, frozen=True, kw_only=True):
+    """A replica's figures, and what is resident and leased now."""
+
+    resident: list[str]
+    leased: list[str]
 
 
 # The request and the answer of each action.

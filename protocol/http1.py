@@ -4,13 +4,16 @@ read. Only servers import this module."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 HEAD_SECONDS = 20.0  # from the first byte of a request to the end of its headers
 MAX_HEAD_BYTES = 1 << 16
-ABORT = "intarsia.abort"  # key of the ASGI scope: drops the connection and its unsent data
+# Keys of the ASGI scope: drops the connection and its unsent data; a list of calls to make when the server stops, for
+# answers that would go on for ever.
+ABORT, ON_SHUTDOWN = "intarsia.abort", "intarsia.on_shutdown"
 
 
 class CloseDelimitedCycle(RequestResponseCycle):
@@ -51,7 +54,9 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._on_shutdown: list[Callable[[], None]] = []
         self.scope[ABORT] = self.transport.abort  # type: ignore[literal-required]
+        self.scope[ON_SHUTDOWN] = self._on_shutdown  # type: ignore[literal-required]
         if self._limit is None:
             self._expect_head()
 
@@ -60,6 +65,11 @@ class EdgeProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         if self.scope["http_version"] == "1.0" and self.cycle is not None and self.cycle.scope is self.scope:
             self.cycle.__class__ = CloseDelimitedCycle  # its task starts after this turn of the loop
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        for call in getattr(self, "_on_shutdown", ()):
+            call()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_is_complete()

@@ -118,17 +118,20 @@ class Registered(Answer, frozen=True, kw_only=True):
 
 
 class Heartbeat(Request, frozen=True):
-    """A replica lives and holds these leases (release ids)."""
+    """A replica lives. `returned` are the leases that it gave back; all others of its session go on.
 
-    leases: Annotated[list[UUID], msgspec.Meta(max_length=10_000)]
+    It comes from replicas without a fleet link, which says the same.
+    """
+
     stats: dict[str, Any]
+    returned: Annotated[list[UUID], msgspec.Meta(max_length=1_000)]
 
 
 class HeartbeatAnswer(Answer, frozen=True):
-    """Seconds left for each lease that goes on, digests withdrawn, the current ticket keys."""
+    """The session lives on. Digests withdrawn for good, leases that are over, the current ticket keys."""
 
-    leases: dict[str, float]
     revoked: list[str]
+    ended: list[str]
     ticket_keys: dict[str, str]
 
 

@@ -69,6 +69,7 @@ class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     contract: Digest | None = None
     teaches: bool = False
     cached_tokens: Annotated[int, msgspec.Meta(ge=0, lt=2**31)] | None = None
+    conversation: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{16})?\Z")] = ""
 
 
 class TicketRejected(ProtocolError):
@@ -92,6 +93,7 @@ def prediction_ticket(
     teaches: bool = False,
     action: Literal["predict", "prefill"] = "predict",
     cached_tokens: int | None = None,
+    conversation: int | None = None,
 ) -> Ticket:
     """Return the claims of one prediction. `deadline` is in unix seconds, `adapter` a package digest or None.
 
@@ -101,6 +103,7 @@ def prediction_ticket(
     cached_tokens: the prompt was computed by another replica, which had so many of its tokens before: at least as many
         count as cached, wherever the KV then comes from; None: it was not
     action: `prefill` has the prompt alone computed, for another replica to pull; `max_tokens` is then 0
+    conversation: 64 bits for what the turns of a conversation share; the replica tells by them whose KV it holds
 
     The cache scope is the organization: one tenant's cached prefixes are never visible to another, not even as timing.
     """
@@ -125,6 +128,7 @@ def prediction_ticket(
         contract=contract,
         teaches=teaches,
         cached_tokens=cached_tokens,
+        conversation="" if conversation is None else f"{conversation:016x}",
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from protocol.errors import VersionMismatch
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 # Messages of the first version carried no version at all.
 UNVERSIONED = 1
 

@@ -5,6 +5,7 @@ The gateway, the serving tier's fleet and the simulator share it.
 
 from routing.fleet import Fleet
 from routing.homes import home_count, key_of
+from routing.keys import KeySet
 from routing.ranking import Call, Choice, Rule, rank
 from routing.rates import Rates
 from routing.views import View
@@ -15,6 +16,7 @@ __all__ = [
     "Call",
     "Choice",
     "Fleet",
+    "KeySet",
     "Rates",
     "Rule",
     "View",

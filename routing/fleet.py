@@ -68,6 +68,19 @@ class Fleet:
             self.views[place], self.sent[place] = view, 0
         self._count(place, 1)
 
+    def told_load(
+        self, name: str, at: float, *, running: int, waiting: int, wait_s: tuple[float, float, float], draining: bool
+    ) -> None:
+        """Take a replica's load of this moment, as an answer's head has it; the rest of its view stands.
+
+        A replica that is unknown or lost stays so: an answer of before says nothing of now.
+        """
+        place = self._places.get(name)
+        if place is None or self.views[place].at == -math.inf or at < self.views[place].at:
+            return
+        view = self.views[place]
+        self.update(replace(view, at=at, running=running, waiting=waiting, wait_s=wait_s, draining=draining))
+
     def note_sent(self, place: int) -> None:
         """Count a call that was just sent to the replica at a place."""
         self.sent[place] += 1

@@ -1,6 +1,7 @@
 """The replicas for one call, best first.
 
-1. An adapter's homes by rendezvous; a conversation keeps to one of them by the same hash, where its prefix is cached.
+1. An adapter's homes by rendezvous; a conversation keeps to one of them by the same hash. One that says that it holds
+   the KV of the conversation, and has the adapter, goes first.
 2. A home whose load is far above the pool's, or whose wait is longer than the call can bear, yields to the next.
 3. If all do, the better of two replicas at random (Mitzenmacher, 1996) takes the call.
 """
@@ -29,7 +30,8 @@ class Call:
     adapter: key of its adapter, or of its base; conversation: key of its cache scope and the first tokens of its prompt
     rate: calls per second of the adapter, over all gateways; service_s: seconds that such a call holds a seat
     latency_class: 0 interactive, 1 standard, 2 batch; slack_s: seconds that it may wait
-    prefill_s: seconds that its prompt takes where no part of it is cached
+    prefill_s: seconds that its prompt takes where no part of it is cached; prompt_tokens: for replicas that say what a
+        token takes
     """
 
     adapter: int
@@ -39,6 +41,7 @@ class Call:
     latency_class: int = 1
     slack_s: float = 1.0
     prefill_s: float = 0.0
+    prompt_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,8 @@ def rank(call: Call, fleet: Fleet, now: float, chance: random.Random, rule: Rule
     at_home, behind = order[:homes], order[homes : homes + _NEXT]
     if homes > 1 and len(at_home) > 1 and call.conversation is not None:
         at_home = _by_conversation(call.conversation, at_home, fleet)
-    best = _first_with_room(call, (*at_home, *behind), fleet, now, max(rule.free, rule.bound * fleet.mean_load))
+    places = _held_first(call, (*at_home, *behind), fleet)
+    best = _first_with_room(call, places, fleet, now, max(rule.free, rule.bound * fleet.mean_load))
     takes_calls = fleet.takes_calls
     others = [place for place in (*at_home[: _NEXT + 1], *behind) if takes_calls(place, now)]
     if best is None or len(others) < MOST_CHOICES:
@@ -103,6 +107,15 @@ def _first_with_room(call: Call, places: Sequence[int], fleet: Fleet, now: float
     return None
 
 
+def _held_first(call: Call, places: Sequence[int], fleet: Fleet) -> Sequence[int]:
+    """Return the places with those first that hold the KV of the call's conversation, and its adapter."""
+    if call.conversation is None:
+        return places
+    views = fleet.views
+    held = [at for at in places if call.conversation in views[at].prefixes and call.adapter in views[at].adapters]
+    return [*held, *(place for place in places if place not in held)] if held else places
+
+
 def _by_conversation(conversation: int, places: Sequence[int], fleet: Fleet) -> list[int]:
     """Return the places in the order of a conversation's own weights."""
     by_weight = weights(conversation, fleet.keys_of(places))
@@ -121,7 +134,12 @@ def _wait(view: View, busy: float, call: Call) -> float:
 
 
 def _cost(place: int, call: Call, fleet: Fleet, now: float) -> float:
-    """Return the predicted seconds until a call's first token: its wait, its prompt, and a load of its adapter."""
+    """Return the predicted seconds until a call's first token: the wait, the load from where its adapter lies, the
+    prompt unless its KV is held."""
     view = fleet.views[place]
-    cost = _wait(view, fleet.busy(place, now), call) + call.prefill_s
-    return cost if call.adapter in view.adapters else cost + view.load_s
+    cost = _wait(view, fleet.busy(place, now), call)
+    if call.adapter not in view.adapters:
+        cost += view.near_s if call.adapter in view.near else view.load_s
+    if call.conversation is None or call.conversation not in view.prefixes:
+        cost += call.prompt_tokens * view.token_s if view.token_s else call.prefill_s
+    return cost

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Container
+from dataclasses import dataclass
+
+from routing.keys import NO_KEYS
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +18,10 @@ class View:
     wait_s: seconds until a new sequence starts, as the replica predicts them, by latency class (interactive, standard,
         batch)
     ends_a_second: calls that end per second
-    load_s: seconds that a load of an adapter takes
-    adapters: keys of the adapters in its memory (`routing.key_of`)
+    load_s: seconds that a load of an adapter takes; near_s: of one that has a copy in the memory of its host
+    token_s: seconds that a prompt's token takes where its KV is not held; 0: it does not say
+    adapters: keys of the adapters in its memory (`routing.key_of`); near: of those in its host's
+    prefixes: keys of the conversations whose KV it holds
     draining: it finishes what it has and takes nothing
     """
 
@@ -28,5 +33,9 @@ class View:
     wait_s: tuple[float, float, float] = (0.0, 0.0, 0.0)
     ends_a_second: float = 0.0
     load_s: float = 0.1
-    adapters: frozenset[int] = field(default_factory=frozenset)
+    adapters: Container[int] = NO_KEYS
     draining: bool = False
+    near_s: float = 0.0
+    token_s: float = 0.0
+    near: Container[int] = NO_KEYS
+    prefixes: Container[int] = NO_KEYS

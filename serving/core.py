@@ -168,6 +168,7 @@ class Request:
     speculate: whether drafts are tried, which change no answer, and later ones may come from this answer
     teaches: the platform's own request, no tenant's: every scope's drafts may come from its answer
     cached_as: how many tokens of the prompt count as cached, where KV was brought for it; None: those that were
+    conversation: key of what the turns of a conversation share
     """
 
     request_id: str
@@ -187,6 +188,7 @@ class Request:
     speculate: bool = True
     teaches: bool = False
     cached_as: int | None = None
+    conversation: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

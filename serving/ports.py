@@ -147,6 +147,10 @@ class Adapters(Residency, ResidentAdapters, Protocol):
         """Return digest → state of every adapter that is not cold. Safe to ask from any thread."""
         ...
 
+    def near(self) -> list[str]:
+        """Return the adapters with a copy in the host's memory. Safe to ask from any thread."""
+        ...
+
     def gauges(self) -> AdapterGauges:
         """Return the use of adapter memory now. Safe to ask from any thread."""
         ...

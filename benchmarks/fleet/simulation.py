@@ -146,6 +146,7 @@ class Replica:
             self.running / self.scene.service,
             self.scene.load_seconds,
             resident,
+            prefixes=frozenset(self.prefixes),
         )
 
 

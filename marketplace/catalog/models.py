@@ -171,7 +171,8 @@ class Version(models.Model):
             ),
         ]
         indexes: ClassVar = [
-            models.Index(fields=["ends_at"], condition=models.Q(ends_at__isnull=False), name="version_ending")
+            models.Index(fields=["ends_at"], condition=models.Q(ends_at__isnull=False), name="version_ending"),
+            models.Index(fields=["state_changed_at"], name="version_changed"),
         ]
 
 

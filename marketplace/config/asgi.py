@@ -1,4 +1,4 @@
-"""The web process: one ASGI callable. `/v1/*` goes to the gateway, everything else to Django.
+"""The web process: one ASGI callable. `/v1/*` and the links of replicas go to the gateway, everything else to Django.
 
 The gateway is a raw ASGI app because a thousand concurrent streams through Django's middleware cost twenty times
 the time to first byte (see docs/structure.md).
@@ -26,6 +26,7 @@ _application = get_asgi_application()
 from marketplace.api.body_limit import App, BodyLimit  # noqa: E402  these need the app registry
 from marketplace.catalog.search.meaning import meaning  # noqa: E402
 from marketplace.gateway.app import Gateway  # noqa: E402
+from marketplace.gateway.fleet.endpoint import PATH as FLEET_LINKS  # noqa: E402
 
 # Django spools a request body to disk before any view can refuse it: the limit has to stand in front.
 _django = BodyLimit(cast(App, _application))
@@ -39,7 +40,7 @@ async def dispatch(scope: dict[str, Any], receive: Any, send: Any) -> None:
     """Dispatch one connection by path; the lifespan belongs to the gateway, which owns the async pools."""
     if scope["type"] == "lifespan":
         meaning.warm_up()  # beside the start of the rest, so that the first search is as quick as the next
-    if scope["type"] == "lifespan" or scope["path"].startswith("/v1/") or scope["path"] == "/healthz":
+    if scope["type"] == "lifespan" or scope["path"].startswith("/v1/") or scope["path"] in ("/healthz", FLEET_LINKS):
         await _gateway(scope, receive, send)
     else:
         await _django(scope, receive, send)

@@ -17,6 +17,7 @@ from marketplace.accounts.audit import Actor
 from marketplace.accounts.errors import Conflict
 from marketplace.catalog.checkpoints import MOST_LOST_PERCENT, Clearance, is_close
 from marketplace.evals.models import EvalRun
+from marketplace.vault.clearance import end_uncleared
 
 State, Leave = Clearance.State, Clearance.Leave
 
@@ -50,6 +51,7 @@ def record_figure(run: EvalRun, found: Compared) -> None:
         same_answers=found.same_answers,
         measured_at=timezone.now(),
     )
+    _end_leases(run_id=run.pk)
 
 
 def put_off(run: EvalRun, reason: str) -> None:
@@ -57,13 +59,20 @@ def put_off(run: EvalRun, reason: str) -> None:
     mine = Clearance.objects.filter(run_id=run.pk, state=State.MEASURING)
     mine.update(state=State.WAITING, reason=reason[:300], tries=F("tries") + 1, not_before=timezone.now() + AGAIN)
     Clearance.objects.filter(run_id=run.pk, state=State.WAITING, tries__gte=MAX_TRIES).update(state=State.FAILED)
+    _end_leases(run_id=run.pk)
+
+
+def _end_leases(**of: object) -> None:
+    """End the leases of versions on checkpoints where their keys may not stay after a change of these clearances."""
+    for version_id, fingerprint in Clearance.objects.filter(**of).values_list("version_id", "checkpoint__fingerprint"):
+        end_uncleared(version_id=version_id, fingerprint=fingerprint)
 
 
 @transaction.atomic
 def set_leave(*, clearance: Clearance, leave: str, actor: Actor | None = None) -> Clearance:
     """Record the creator's word: served there whatever was measured, never, or as the measurement says.
 
-    Gateways follow within a second, and a replica that holds the key without leave drops it within 30 s. Saying the
+    Gateways follow within a second, and a replica that holds the key without leave drops it within seconds. Saying the
     same again changes nothing.
     """
     changed = Clearance.objects.filter(pk=clearance.pk).exclude(leave=leave)
@@ -76,6 +85,7 @@ def set_leave(*, clearance: Clearance, leave: str, actor: Actor | None = None) -
             subject=f"{version.model.full_name}@{version.number}",
             data={"checkpoint": clearance.checkpoint.name},
         )
+        _end_leases(pk=clearance.pk)
     clearance.refresh_from_db()
     return clearance
 
@@ -89,5 +99,6 @@ def measure_again(*, clearance: Clearance) -> Clearance:
     nothing = dict.fromkeys(("rows", "correct", "reference_correct", "same_answers", "set_number", "measured_at"))
     if not free.update(state=State.WAITING, reason="", tries=0, not_before=timezone.now(), **nothing):
         raise Conflict("it is being measured now", code="run_open")
+    _end_leases(pk=clearance.pk)
     clearance.refresh_from_db()
     return clearance

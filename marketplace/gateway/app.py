@@ -23,6 +23,8 @@ from marketplace.gateway.demand import DemandCounts
 from marketplace.gateway.effects import Effects
 from marketplace.gateway.errors import method_not_allowed, unavailable
 from marketplace.gateway.features import Features
+from marketplace.gateway.fleet.endpoint import PATH as FLEET_LINKS
+from marketplace.gateway.fleet.service import FleetService
 from marketplace.gateway.guarding import Guarding
 from marketplace.gateway.http import Receive, Scope, Send, headers_of, send_json, start_response
 from marketplace.gateway.metrics import count_refusal, count_request
@@ -76,10 +78,14 @@ class Gateway:
         self._valkey: Redis | None = None
         self._refusals: Refusals | None = None
         self._spans: Spans | None = None
+        self._fleet: FleetService | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
+            return
+        if scope["path"] == FLEET_LINKS:
+            await self._fleet_link(scope, receive, send)
             return
         request_id = request_id_from(headers_of(scope).get(REQUEST_ID_HEADER.encode(), b"").decode("latin-1"))
         origin = headers_of(scope).get(b"origin", b"").decode("latin-1")
@@ -134,6 +140,12 @@ class Gateway:
             await send_json(send, 200, await side_routes.models(self._ready, scope, name, headers), headers)
         else:
             raise NotFound(f"There is no {path}; see /v1/chat/completions and /v1/models.")
+
+    async def _fleet_link(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._fleet is None:
+            await send_json(send, 503, b'{"error":{"code":"starting","message":"the platform is starting"}}')
+        else:
+            await self._fleet.endpoint(scope, receive, send)
 
     @property
     def _ready(self) -> Routes:
@@ -200,6 +212,8 @@ class Gateway:
             prefills=Prefills(self._offers),
             waking=Waking(self._offers, demand),
         )
+        self._fleet = FleetService(database, settings.ENV.valkey_url, self._offers.pools.hear)
+        self._fleet.start()
         self._tasks = [
             asyncio.create_task(demand.run()),
             asyncio.create_task(presence.run()),
@@ -209,6 +223,9 @@ class Gateway:
     async def _stop(self) -> None:
         for task in self._tasks:
             task.cancel()
+        if self._fleet is not None:
+            await self._fleet.close()
+            self._fleet = None
         if self._routes is not None:
             parts, guarding = self._routes.parts, self._routes.guarding
             await parts.books.close(STOP_SECONDS)

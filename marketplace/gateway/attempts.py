@@ -17,6 +17,7 @@ from marketplace.gateway.replicas import Answer, ReplicaLost
 from protocol.bodies import MAX_ANSWER_BYTES, MAX_EVENT_BYTES, collect_stream
 from protocol.errors import BodyTooLarge, ProtocolError
 from protocol.events import event_data, is_comment
+from protocol.fleet import LOAD_HEADER
 from protocol.messages import LateRefusal, OpenAIError, OpenAIErrorAnswer, decode
 from protocol.request_ids import REQUEST_ID_HEADER
 from protocol.tickets import TICKET_HEADER
@@ -79,6 +80,7 @@ async def ask(
         first_byte=patience.first_byte,
         silence=patience.silence,
     )
+    prediction.parts.pools.answered(replica, response.headers.get(LOAD_HEADER))
     streaming = False
     try:
         if response.status != 200:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 REGISTRY = CollectorRegistry()
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
@@ -21,6 +21,19 @@ OUTCOMES = ("ok", "refused", "failed", "gone")
 _REQUESTS = Counter(
     "intarsia_gateway_requests", "Predictions asked of /v1 by how they ended", ["outcome"], registry=REGISTRY
 )
+_VIEWS = Counter(
+    "intarsia_gateway_fleet_views",
+    "Views of replicas that came over their own links or from other processes, and whether one before them was missing",
+    ["source", "whole"],
+    registry=REGISTRY,
+)
+_LINKS = Gauge(
+    "intarsia_gateway_fleet_links",
+    "Fleet links that are open",
+    registry=REGISTRY,
+    multiprocess_mode="livesum",
+)
+_OF_VIEWS = {(source, whole): _VIEWS.labels(source, str(whole)) for source in ("link", "relay") for whole in (0, 1)}
 _OF_OUTCOME = {outcome: _REQUESTS.labels(outcome) for outcome in OUTCOMES}
 _OF_PHASE = {phase: _PHASE.labels(phase) for phase in PHASES}
 
@@ -59,3 +72,13 @@ def count_refusal(code: str) -> None:
 def count_request(outcome: str) -> None:
     """Count a request for a prediction by its outcome, one of `OUTCOMES`: `failed` is what the platform answers for."""
     _OF_OUTCOME[outcome].inc()
+
+
+def count_view(source: str, *, whole: bool) -> None:
+    """Count a view of a replica. source: `link` or `relay`; whole: no view before it is missing."""
+    _OF_VIEWS[source, whole].inc()
+
+
+def note_links(count: int) -> None:
+    """Note how many fleet links are open."""
+    _LINKS.set(count)

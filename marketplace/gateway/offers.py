@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -34,7 +33,7 @@ WHERE f.slug = %s AND f.kept_until > now()
 _REFERRER_SQL = "SELECT referred_by_id FROM accounts_organization WHERE id = %s AND referral_ends_at > now()"
 _SPLIT_SQL = "SELECT billing_split_id(%s::uuid[], %s::integer[], %s::text[])"
 _REPLICA_SQL = """
-SELECT id, name, url, base_fingerprint, receipt_public_key, role, transfer_url, stats - 'leased' AS stats,
+SELECT id, name, url, base_fingerprint, receipt_public_key, role, transfer_url, stats,
     extract(epoch FROM now() - last_seen_at)::float8 AS age,
     (SELECT count(*) FROM billing_gateway g WHERE g.last_seen_at > now() - make_interval(secs => %s)) AS senders
 FROM vault_replica r
@@ -211,14 +210,17 @@ class Offers:
         principal: Principal | None = None,
         *,
         latency_class: LatencyClass = "standard",
-        conversation: Callable[[], int] | None = None,
+        conversation: int | None = None,
+        prompt_tokens: int = 0,
     ) -> list[ReplicaAddress]:
         """Return the replicas to ask, best first (`pools.py`). Raises Refusal 503 when there is none.
 
         They serve the reference of the base line, or a checkpoint that the version is cleared for, and no other.
         """
         checkpoints = offer.checkpoints_for(principal)
-        found = (await self._pool(database, checkpoints)).ranked(offer.digest or "base", latency_class, conversation)
+        found = (await self._pool(database, checkpoints)).ranked(
+            offer.digest or "base", latency_class, conversation, prompt_tokens
+        )
         if not found:
             message = "No replica is serving this model's base right now. Nothing was charged; try again."
             raise unavailable(message, code=NO_REPLICA)

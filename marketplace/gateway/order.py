@@ -51,6 +51,7 @@ class Order:
     mask: Mask | None = None  # what was taken out of the body, and is put back into the answer
     stops_at_grant: bool = False  # fewer tokens are granted than the request asked for
     run_id: uuid.UUID | None = None  # of the run that it is a call of (`runs.py`)
+    conversation: int | None = None  # the key of what its turns share, by which replicas say whose KV they hold
     id: uuid.UUID = field(default_factory=uuid.uuid4)
     deadline: float = field(default_factory=_deadline)
 
@@ -66,6 +67,10 @@ class Order:
     def reduced(self, granted: int) -> Order:
         """Return the order of as many completion tokens as can be paid."""
         return replace(self, max_tokens=granted, stops_at_grant=True)
+
+    def of_conversation(self, key: int) -> Order:
+        """Return the order as a turn of this conversation."""
+        return replace(self, conversation=key)
 
     def in_run(self, run: RunState) -> Order:
         """Return the order as a call of the run, whose deadline becomes its own where it comes sooner."""
@@ -132,6 +137,7 @@ class Order:
             stop_at_grant=self.stops_at_grant,
             teaches=self.principal.teaches,
             contract=self.offer.digest if self.principal.bare_base and self.offer.contract is not None else None,
+            conversation=self.conversation,
         )
 
     def grant(self, *, attempt: int, replica_id: uuid.UUID, base: str) -> Grant:

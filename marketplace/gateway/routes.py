@@ -65,6 +65,9 @@ class _Call:
     stopwatch: Stopwatch
 
 
+_BYTES_A_TOKEN = 4  # of a body, about: for the choice of a replica alone
+
+
 @dataclass(frozen=True, repr=False)
 class _Asking:
     """A request for a prediction: `came` is its body as it came, `outgoing` what it asks of a replica at `path`."""
@@ -204,14 +207,16 @@ class Routes:
         await self.features.require_on(database, "predictions", principal.organization_id)
         run = await self.calls.of_call(database, principal, headers_of(scope))
         offer = await self._offer(asking, scope, headers)
+        conversation = beginning_of(principal.organization_id, asking.outgoing.body)
         candidates = await self.waking.candidates(
             database,
             offer,
             principal,
-            request.latency_class,
-            lambda: beginning_of(principal.organization_id, asking.outgoing.body),
+            latency_class=request.latency_class,
+            conversation=conversation,
+            prompt_tokens=len(asking.outgoing.body) // _BYTES_A_TOKEN,
         )
-        order = await self._order(asking, offer, scope)
+        order = (await self._order(asking, offer, scope)).of_conversation(conversation)
         if run is not None:
             order = order.in_run(run)
         admission = await self.protection.admit(principal, offer, request.model)

@@ -44,15 +44,24 @@ class Waking:
         database: AsyncConnectionPool[Any],
         offer: Offer,
         principal: Principal,
+        *,
         latency_class: LatencyClass,
-        conversation: Callable[[], int],
+        conversation: int,
+        prompt_tokens: int,
     ) -> list[ReplicaAddress]:
-        """Return the replicas to ask, best first. Raises Refusal 503 when there is none, for a class batch after its
-        pool had time to start one."""
+        """Return the replicas to ask, best first, as `Offers.replicas`.
+
+        Raises Refusal 503 when there is none, for a class batch after its pool had time to start one.
+        """
 
         async def found() -> list[ReplicaAddress]:
             return await self._offers.replicas(
-                database, offer, principal, latency_class=latency_class, conversation=conversation
+                database,
+                offer,
+                principal,
+                latency_class=latency_class,
+                conversation=conversation,
+                prompt_tokens=prompt_tokens,
             )
 
         try:

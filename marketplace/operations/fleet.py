@@ -8,16 +8,18 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Q
 from django.utils import timezone
 
 from marketplace.catalog.models import Version
-from marketplace.vault.enrolment import TOKEN_RATE
 from marketplace.vault.models import EnrolledReplica, Lease, Replica
+from marketplace.vault.residency import read_residents
 from marketplace.vault.selectors import LIVE_SECONDS
+from marketplace.vault.sessions import TOKEN_RATE
+from routing import KeySet, key_of
 
 MOST = 200  # replicas on the page
 MOST_RESIDENT = 100  # adapters that are named for one replica
+MOST_SEARCHED = 2_000  # replicas that are looked through for an adapter
 MOST_VERSIONS = 20  # of one model, when staff ask where its adapters are
 
 
@@ -33,7 +35,7 @@ class FleetLine:
     boot: Replica | None
     build: str
     leases: int
-    resident: tuple[str, ...]  # models' names, or digests that are no version's
+    resident: tuple[str, ...]  # versions' names, of those whose key is on lease
     resident_count: int
 
     @property
@@ -88,9 +90,9 @@ def fleet() -> list[FleetLine]:
     names = sorted({*allowed, *boots})[:MOST]
     away = Replica.objects.filter(name__in=allowed.keys() - boots.keys()).order_by("name", "-registered_at")
     last = {boot.name: boot for boot in away.distinct("name")}
-    held = _held([boot.pk for boot in boots.values()], now)
-    known = _names(digest for boot in boots.values() for digest in _resident(boot))
-    return [_line(name, allowed.get(name), boots.get(name), last.get(name), held, known, now) for name in names]
+    ids = [boot.pk for boot in boots.values()]
+    residents, held = read_residents(ids), _held(ids, now)
+    return [_line(name, allowed.get(name), boots.get(name), last.get(name), held, residents, now) for name in names]
 
 
 def replica_named(name: str) -> FleetLine | None:
@@ -103,11 +105,13 @@ def _line(
     enrolled: EnrolledReplica | None,
     boot: Replica | None,
     last: Replica | None,
-    held: dict[UUID, int],
-    known: dict[str, str],
+    held: dict[UUID, dict[str, str]],
+    residents: dict[UUID, KeySet],
     now: datetime,
 ) -> FleetLine:
-    digests = _resident(boot)
+    leased = held.get(boot.pk, {}) if boot else {}
+    keys = residents.get(boot.pk, KeySet()) if boot else KeySet()
+    named = sorted(name for digest, name in leased.items() if key_of(digest) in keys)
     return FleetLine(
         name=name,
         state=_state(enrolled, boot, last, now),
@@ -116,9 +120,9 @@ def _line(
         enrolled=enrolled,
         boot=boot,
         build=str(boot.evidence.get("digest", ""))[:64] if boot else "",
-        leases=held.get(boot.pk, 0) if boot else 0,
-        resident=tuple(known.get(digest, digest[:12]) for digest in digests[:MOST_RESIDENT]),
-        resident_count=len(digests),
+        leases=len(leased),
+        resident=tuple(named[:MOST_RESIDENT]),
+        resident_count=len(keys),
     )
 
 
@@ -139,22 +143,23 @@ def _state(enrolled: EnrolledReplica | None, boot: Replica | None, last: Replica
     return "draining" if any(type(count) is int and count > 0 for count in busy) else "drained"
 
 
-def _resident(boot: Replica | None) -> list[str]:
-    found = boot.stats.get("resident") if boot else None
-    return [digest for digest in found if isinstance(digest, str)] if isinstance(found, list) else []
-
-
-def _held(replica_ids: Iterable[UUID], now: datetime) -> dict[UUID, int]:
-    live = Q(revoked_at__isnull=True, expires_at__gt=now, release__replica__in=list(replica_ids))
-    counts: dict[UUID, int] = {}
-    for replica_id in Lease.objects.filter(live).values_list("release__replica_id", flat=True):
-        counts[replica_id] = counts.get(replica_id, 0) + 1
-    return counts
-
-
-def _names(digests: Iterable[str]) -> dict[str, str]:
-    rows = Version.objects.filter(package_digest__in=set(digests)).select_related("model__organization")
-    return {str(row.package_digest): f"{row.model.full_name}@{row.number}" for row in rows}
+def _held(replica_ids: Iterable[UUID], now: datetime) -> dict[UUID, dict[str, str]]:
+    """Return the leases of boots that live: digest → the version's name."""
+    rows = (
+        Lease.objects.live(now)
+        .filter(release__replica__in=list(replica_ids))
+        .values_list(
+            "release__replica_id",
+            "release__digest",
+            "release__version__model__organization__slug",
+            "release__version__model__slug",
+            "release__version__number",
+        )
+    )
+    held: dict[UUID, dict[str, str]] = {}
+    for replica_id, digest, organization, slug, number in rows:
+        held.setdefault(replica_id, {})[digest] = f"{organization}/{slug}@{number}"
+    return held
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,15 +184,13 @@ def adapters_of(model: str) -> list[Adapter] | None:
     if not versions:
         return None
     since = timezone.now() - timedelta(seconds=LIVE_SECONDS)
-    live = Replica.objects.filter(gone_at=None, last_seen_at__gte=since)
+    live = dict(Replica.objects.filter(gone_at=None, last_seen_at__gte=since).values_list("pk", "name")[:MOST_SEARCHED])
+    residents = read_residents(list(live))
     return [
         Adapter(
             f"{name}@{version.number}",
-            tuple(
-                live.filter(stats__resident__contains=str(version.package_digest))
-                .order_by("name")
-                .values_list("name", flat=True)[:MOST]
-            ),
+            tuple(sorted(live[one] for one, keys in residents.items() if key in keys)[:MOST]),
         )
         for version in versions
+        for key in [key_of(str(version.package_digest))]
     ]

@@ -7,14 +7,14 @@ answers nobody without a ticket of the gateway.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from uuid import UUID
 
 from django.db.models import Q
+from django.utils import timezone
 
 from marketplace.catalog.models import Clearance, Version
 from marketplace.vault.errors import NotCleared, WrongBase
-from marketplace.vault.models import Release, Replica
+from marketplace.vault.models import Lease, Release, Replica
 
 _MAY_BE_THERE = Q(is_cleared=True) | Q(state=Clearance.State.MEASURING, leave="")
 
@@ -33,12 +33,18 @@ def require_checkpoint(*, version: Version, replica: Replica, purpose: str) -> N
         raise NotCleared("this version is not cleared for the checkpoint that the replica serves")
 
 
-def not_cleared(*, versions: Iterable[Version], replica: Replica) -> set[UUID]:
-    """Return the ids of those versions whose keys may not stay on the replica. Each has its model and base loaded."""
-    elsewhere = {one.pk for one in versions if one.model.base_model.fingerprint != replica.base_fingerprint}
-    if not elsewhere:
-        return set()
-    may_stay = Clearance.objects.filter(
-        _MAY_BE_THERE, version__in=elsewhere, checkpoint__fingerprint=replica.base_fingerprint
+def end_uncleared(*, version_id: UUID, fingerprint: str) -> int:
+    """End the leases of a version on replicas of a checkpoint, unless its key may stay there; return how many ended.
+
+    Whoever changes a clearance calls it; the replicas drop the keys within two seconds.
+    """
+    found = Clearance.objects.filter(version=version_id, checkpoint__fingerprint=fingerprint)
+    if found.filter(_MAY_BE_THERE).exists():
+        return 0
+    now = timezone.now()
+    elsewhere = Lease.objects.live(now).filter(
+        release__version=version_id, release__replica__base_fingerprint=fingerprint
     )
-    return elsewhere - set(may_stay.values_list("version_id", flat=True))
+    # On the reference of its line a key needs no clearance.
+    elsewhere = elsewhere.exclude(release__version__model__base_model__fingerprint=fingerprint)
+    return elsewhere.update(revoked_at=now)

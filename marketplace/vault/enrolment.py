@@ -1,14 +1,11 @@
-"""Writes about the boots of replicas: challenges, registration, heartbeats, silence."""
+"""Writes about the boots of replicas: challenges, registration, silence."""
 
 from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Any
-from uuid import UUID
+from datetime import timedelta
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from django.db import transaction
@@ -17,20 +14,19 @@ from django.utils import timezone
 from marketplace.vault import fleets
 from marketplace.vault.absences import welcome_back
 from marketplace.vault.attestation import verify_evidence
-from marketplace.vault.clearance import not_cleared
-from marketplace.vault.errors import BadRequest, NotEnrolled, SessionRefused
+from marketplace.vault.errors import BadRequest, NameInUse, NotEnrolled, SessionRefused
 from marketplace.vault.locks import lock_enrolled_replica
-from marketplace.vault.models import EnrolledReplica, Lease, Release, Replica, ReplicaChallenge
-from marketplace.vault.policies import ENDED_STATES, release_allowed
+from marketplace.vault.models import EnrolledReplica, Replica, ReplicaChallenge
 from protocol.encoding import decode_base64url
-from protocol.replicas import LEASE_SECONDS, Registration, signed_message
+from protocol.replicas import Registration, signed_message
 from sealed_weights import SealError
 from sealed_weights.signing import verify
 
 CHALLENGE_SECONDS = 60
 MAX_CHALLENGES = 16  # open ones of one replica
 SILENT_SECONDS = 30
-TOKEN_RATE = "tokens_per_second"  # beside a heartbeat's own figures
+# A boot whose session was heard of this lately is there, unless it has left: another one of its name is refused.
+PRESENT_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +35,6 @@ class Enrolled:
 
     replica: Replica
     session_token: str
-
-
-@dataclass(frozen=True, slots=True)
-class Renewal:
-    """`leases`: seconds left for each release that goes on. `revoked`: digests to refuse and zero at once."""
-
-    leases: dict[str, float]
-    revoked: list[str]
 
 
 def issue_challenge(*, name: str) -> bytes:
@@ -67,8 +55,8 @@ def issue_challenge(*, name: str) -> bytes:
 def register_replica(*, registration: Registration) -> Enrolled:
     """Register one boot of an enrolled replica; older boots of the same identity are gone from here on.
 
-    Raises NotEnrolled for a name, nonce, signature, base, host or evidence that is not what staff allowed, BadRequest
-    for a url or key that may not be used.
+    Raises NotEnrolled for a name, nonce, signature, base, host or evidence that is not what staff allowed, NameInUse
+    while another boot of the name is there, BadRequest for a url or key that may not be used.
     """
     receipt_key = decode_base64url(registration.receipt_public_key)
     hpke_key = decode_base64url(registration.hpke_public_key)
@@ -87,7 +75,7 @@ def register_replica(*, registration: Registration) -> Enrolled:
         _check_terms(known, registration, nonce=nonce, hpke_key=hpke_key)
         url = fleets.origin_of(known, registration.url)
         transfer_url = _transfer_url(known, registration)
-        Replica.objects.filter(name=known.name, gone_at__isnull=True).update(gone_at=timezone.now())
+        _take_name(known.name, receipt_key)
         replica = Replica.objects.create(
             name=known.name,
             url=url,
@@ -101,6 +89,24 @@ def register_replica(*, registration: Registration) -> Enrolled:
         )
         welcome_back(name=known.name)
     return Enrolled(replica, token)
+
+
+def _take_name(name: str, receipt_key: bytes) -> None:
+    """Note that older boots of the name are gone. Raises NameInUse while one of them is there.
+
+    A boot that died has left: the system closed its link, and the gateway said so. One whose machine went dark is heard
+    of no more. So a restart waits five seconds at most, and two processes with one identity do not take the name from
+    each other for ever. A boot that registers again, by the same receipt key, is the one that is there.
+    """
+    now = timezone.now()
+    boots = Replica.objects.filter(name=name, gone_at__isnull=True)
+    present = boots.filter(left_at=None, last_seen_at__gt=now - timedelta(seconds=PRESENT_SECONDS))
+    if present.exclude(receipt_public_key=receipt_key).exists():
+        raise NameInUse(
+            f"a replica called {name} is there; it must stop, or be silent for {PRESENT_SECONDS:.0f} s, before another "
+            "boot takes the name"
+        )
+    boots.update(gone_at=now)
 
 
 def _spend_nonce(registration: Registration) -> bytes:
@@ -157,50 +163,6 @@ def authenticate_session(token: str) -> Replica:
     if replica is None:
         raise SessionRefused("no living replica has this session; register again")
     return replica
-
-
-def record_heartbeat(*, replica: Replica, release_ids: Sequence[UUID], stats: Mapping[str, Any]) -> Renewal:
-    """Note that `replica` lives and renew those of its leases that are still allowed.
-
-    A lease that ran out or was revoked is never renewed: the replica must ask again, and that is logged again.
-    """
-    now = timezone.now()
-    figures = {**stats, TOKEN_RATE: _token_rate(replica, stats, now)}
-    Replica.objects.filter(pk=replica.pk, gone_at__isnull=True).update(last_seen_at=now, stats=figures)
-    held = Release.objects.filter(pk__in=list(release_ids), replica=replica).select_related(
-        "version__model__base_model", "lease"
-    )
-    barred = not_cleared(versions=[release.version for release in held], replica=replica)
-    renewed: list[UUID] = []
-    revoked: set[str] = set()
-    for release in held:
-        if release.version.state in ENDED_STATES:
-            revoked.add(release.digest)
-        elif (
-            release.lease.revoked_at is None
-            and release.lease.expires_at > now
-            and release_allowed(release.version.state, release.purpose)
-            and release.version_id not in barred
-        ):
-            renewed.append(release.pk)
-    if renewed:
-        until = now + timedelta(seconds=LEASE_SECONDS)
-        Lease.objects.filter(pk__in=renewed, revoked_at__isnull=True).update(expires_at=until)
-    return Renewal({str(pk): LEASE_SECONDS for pk in renewed}, sorted(revoked))
-
-
-def _token_rate(before: Replica, stats: Mapping[str, Any], now: datetime) -> float:
-    """Return the tokens a second since the heartbeat before this one; a replica's figures may be any JSON."""
-    now_done, before_done = _tokens(stats), _tokens(before.stats)
-    seconds = (now - before.last_seen_at).total_seconds()
-    if now_done is None or before_done is None or seconds <= 0:
-        return 0.0
-    return round(max(0, now_done - before_done) / seconds, 1)
-
-
-def _tokens(stats: Mapping[str, Any]) -> int | None:
-    generated, prompt = stats.get("generated_tokens"), stats.get("prompt_tokens")
-    return generated + prompt if isinstance(generated, int) and isinstance(prompt, int) else None
 
 
 def mark_silent_replicas() -> int:

@@ -40,6 +40,13 @@ class NotEnrolled(VaultError):
     status = 401
 
 
+class NameInUse(VaultError):
+    """Another boot of this name is there."""
+
+    code = "name_in_use"
+    status = 409
+
+
 class SessionRefused(VaultError):
     """No living replica has this session: it must register (again)."""
 

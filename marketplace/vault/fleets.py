@@ -80,9 +80,7 @@ def revoke_fleet(*, pool: str) -> tuple[int, int]:
         names = EnrolledReplica.objects.filter(fleet=fleet)
         ended = names.filter(revoked_at__isnull=True).update(revoked_at=now)
         Replica.objects.filter(name__in=names.values("name"), gone_at__isnull=True).update(gone_at=now)
-        live = Lease.objects.filter(
-            release__replica__name__in=names.values("name"), revoked_at__isnull=True, expires_at__gt=now
-        )
+        live = Lease.objects.live(now).filter(release__replica__name__in=names.values("name"))
         return ended, live.update(revoked_at=now)
 
 

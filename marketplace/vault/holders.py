@@ -44,7 +44,7 @@ def holders(*, version: Version) -> list[Holder]:
     )
     found = []
     for replica, held in by_replica.items():
-        ends_at = max(lease.expires_at for lease in held)
+        ends_at = max(lease.ends_at for lease in held)
         holder = Holder(replica, ends_at, ends_at <= now, all(lease.confirmed_at is not None for lease in held))
         lately = newest[replica.name] == replica.pk and ends_at > now - timedelta(hours=SILENT_HOURS)
         if holder.confirmed or not holder.lease_over or replica.gone_at is None or lately:

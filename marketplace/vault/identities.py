@@ -132,8 +132,7 @@ def revoke_replica(*, name: str) -> int:
         known.revoked_at = known.revoked_at or now
         known.save(update_fields=["revoked_at"])
         Replica.objects.filter(name=name, gone_at__isnull=True).update(gone_at=now)
-        live = Lease.objects.filter(release__replica__name=name, revoked_at__isnull=True, expires_at__gt=now)
-        return live.update(revoked_at=now)
+        return Lease.objects.live(now).filter(release__replica__name=name).update(revoked_at=now)
 
 
 def drain_replica(*, name: str) -> EnrolledReplica:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import uuid
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import ClassVar
 
 from django.db import models
 from django.db.models.functions import Now
 
 from marketplace.accounts.models import Organization
+from protocol.replicas import LEASE_SECONDS
+
+LEASE_LASTS = timedelta(seconds=LEASE_SECONDS)
 
 
 class PlatformKey(models.Model):
@@ -127,6 +130,7 @@ class Replica(models.Model):
     # Of the newest boot of a name (`absences.py`): it said good-bye, or stayed away.
     retired_at = models.DateTimeField(null=True, blank=True)
     lost_at = models.DateTimeField(null=True, blank=True)
+    left_at = models.DateTimeField(null=True, blank=True)  # it closed its fleet link, and was not heard of since
     stats = models.JSONField(default=dict)  # the last heartbeat's figures
     # What it takes: whole predictions, prompts for others, or predictions whose prompts others computed.
     role = models.CharField(max_length=7, choices=Role, default=Role.BOTH, db_default=Role.BOTH)
@@ -195,19 +199,44 @@ class Release(models.Model):
     def lease_ends_at(self) -> datetime:
         """Return when the loan ends by itself; a worker keeps a key only while it opens the rows."""
         lease: Lease | None = getattr(self, "lease", None)
-        return lease.expires_at if lease else datetime.fromtimestamp(self.released_at_us / 1e6, UTC)
+        return lease.ends_at if lease else datetime.fromtimestamp(self.released_at_us / 1e6, UTC)
+
+
+class LeaseQuerySet(models.QuerySet["Lease"]):
+    """Leases, and which of them live."""
+
+    def live(self, now: datetime) -> LeaseQuerySet:
+        """Return those that nobody ended, and whose session was heard of within 30 s."""
+        heard = models.Q(expires_at=None, release__replica__last_seen_at__gt=now - LEASE_LASTS)
+        return self.filter(heard | models.Q(expires_at__gt=now), revoked_at=None)
 
 
 class Lease(models.Model):
-    """The life of a released key: 30 s, renewed by heartbeats, ended by revocation.
+    """The life of a released key: it lives while its replica's session does, until one of both ends it.
 
-    `revoked_at` is when the platform ended it early, `confirmed_at` when the replica said that it is gone.
+    `expires_at` is when the replica gave it back, None before; `revoked_at` when the platform ended it, `confirmed_at`
+    when the replica said that it is gone.
     """
 
     release = models.OneToOneField(Release, on_delete=models.PROTECT, primary_key=True)
-    expires_at = models.DateTimeField()
+    expires_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)
     confirmed_at = models.DateTimeField(null=True, blank=True)
+
+    objects = LeaseQuerySet.as_manager()
+
+    class Meta:
+        indexes: ClassVar = [
+            models.Index(fields=["revoked_at"], condition=models.Q(revoked_at__isnull=False), name="lease_revoked")
+        ]
+
+    @property
+    def ends_at(self) -> datetime:
+        """Return when the lease is over if its replica is not heard of again."""
+        replica = self.release.replica
+        assert replica is not None, "keys of rows have no lease"
+        ends: datetime = replica.last_seen_at + LEASE_LASTS
+        return ends if self.expires_at is None else self.expires_at
 
 
 class ReleaseOrder(models.Model):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from marketplace.catalog.models import Version
 from marketplace.vault.models import Release
 
-_ALLOWED: dict[str, frozenset[str]] = {
+# For which purposes a key may be held, by the states of its version.
+WHY_LENT: dict[str, frozenset[str]] = {
     Release.Purpose.VERIFY: frozenset({Version.State.VERIFYING}),
     Release.Purpose.SERVE: frozenset({Version.State.VERIFIED, Version.State.IN_REVIEW, Version.State.PUBLISHED}),
 }
@@ -14,4 +15,4 @@ ENDED_STATES = frozenset({Version.State.RETIRED, Version.State.REVOKED})
 
 def release_allowed(state: str, purpose: str) -> bool:
     """Return whether the key of a version in `state` may be held for `purpose`."""
-    return state in _ALLOWED.get(purpose, frozenset())
+    return state in WHY_LENT.get(purpose, frozenset())

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Mapping
-from datetime import timedelta
 from uuid import UUID
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -24,10 +23,9 @@ from marketplace.vault import keys
 from marketplace.vault.attestation import evidence_hash
 from marketplace.vault.clearance import require_checkpoint
 from marketplace.vault.demand import alarm, require_budget, require_demand
-from marketplace.vault.enrolment import LEASE_SECONDS
-from marketplace.vault.errors import DataKeyRefused, ReleaseDenied, UnknownPackage, VersionRevoked
+from marketplace.vault.errors import DataKeyRefused, ReleaseDenied, SessionRefused, UnknownPackage, VersionRevoked
 from marketplace.vault.locks import lock_bootstrap, lock_creator_key, lock_version_of_package
-from marketplace.vault.models import CreatorKey, DataKey, Lease, PlatformKey, Release, Replica, SigningKey
+from marketplace.vault.models import LEASE_LASTS, CreatorKey, DataKey, Lease, PlatformKey, Release, Replica, SigningKey
 from marketplace.vault.policies import ENDED_STATES, release_allowed
 from protocol.proofs.keys import endorse
 from sealed_weights import (
@@ -168,11 +166,11 @@ def _data_key_context(version: Version, digest: str) -> dict[str, str]:
 
 
 def release_key(*, replica: Replica, digest: str, purpose: str) -> SealedLease:
-    """Lend the key of package `digest` to `replica` for 30 s. The release-log row commits before the key is touched: if
-    it cannot be written, nothing leaves.
+    """Lend the key of package `digest` to `replica` while its session lives. The release-log row commits before the key
+    is touched: if it cannot be written, nothing leaves.
 
-    Raises UnknownPackage, ReleaseDenied or VersionRevoked (the version's state forbids it), NoDemand and
-    ReleaseBudgetSpent (staff are told), WrongBase, NotCleared, NotBootstrapped. Must not be called in a transaction.
+    Raises SessionRefused, UnknownPackage, ReleaseDenied or VersionRevoked (the version's state forbids it), NoDemand
+    and ReleaseBudgetSpent (staff are told), WrongBase, NotCleared, NotBootstrapped. Not to be called in a transaction.
     """
     vault_key = keys.signing_pair(PlatformKey.Purpose.VAULT).private
     try:
@@ -187,7 +185,7 @@ def release_key(*, replica: Replica, digest: str, purpose: str) -> SealedLease:
         model_id=version.model_id,
         version=version.number,
         digest=digest,
-        expires_at=int(release.lease.expires_at.timestamp()),
+        expires_at=int((timezone.now() + LEASE_LASTS).timestamp()),
         evidence_hash=evidence_hash(replica.evidence),
     )
     kek = open_creator_kek(keys.root_key(), bytes(creator_key.wrapped_key), version.model.organization_id)
@@ -210,12 +208,15 @@ def _record_release(replica: Replica, digest: str, purpose: str) -> tuple[Releas
         if version is None:
             raise UnknownPackage("no version has this package")
         _check_release(version, replica, purpose)
+        # Under the lock of the replica's enrolment, which its revocation takes too.
+        if not Replica.objects.filter(pk=replica.pk, gone_at=None).exists():
+            raise SessionRefused("this replica's session is over; register again")
         creator_key = lock_creator_key(version.model.organization_id)
         data_key = DataKey.objects.filter(version=version).first()
         if creator_key is None or data_key is None:
             raise UnknownPackage("the platform holds no key of this package")
         release = _append_release(version, replica, purpose)
-        Lease.objects.create(release=release, expires_at=timezone.now() + timedelta(seconds=LEASE_SECONDS))
+        Lease.objects.create(release=release)
     return release, creator_key, data_key
 
 
@@ -288,8 +289,8 @@ def revoke_leases(*, version: Version) -> int:
     The caller has already moved the version to a state that allows no release. `tasks.push_revocation` calls this, then
     tells the replicas; from an open transaction queue that task on commit.
     """
-    live = Lease.objects.filter(release__version=version, revoked_at__isnull=True, expires_at__gt=timezone.now())
-    return live.update(revoked_at=timezone.now())
+    now = timezone.now()
+    return Lease.objects.live(now).filter(release__version=version).update(revoked_at=now)
 
 
 def register_signing_key(*, organization: Organization, public_key: bytes) -> SigningKey:

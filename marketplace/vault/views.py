@@ -18,14 +18,14 @@ from redis.exceptions import RedisError
 
 from marketplace.accounts.errors import Refusal
 from marketplace.catalog.models import Version
-from marketplace.vault import downloads, enrolment, fleets, identities, keys, pool_demand, services
-from marketplace.vault.errors import BadRequest, BodyTooLarge, SessionRefused, UnknownPackage
+from marketplace.vault import downloads, enrolment, fleets, identities, keys, pool_demand, services, sessions
+from marketplace.vault.errors import BadRequest, BodyTooLarge, SessionRefused, UnknownPackage, VaultError
 from marketplace.vault.models import Replica
 from protocol.bodies import MAX_MESSAGE_BYTES
 from protocol.demand import PoolReport
 from protocol.encoding import encode_base64url
 from protocol.errors import ProtocolError, VersionMismatch
-from protocol.leases import LeaseAnswer, LeaseRequest, PackageIdentity
+from protocol.leases import KeyOnLoan, LeaseAnswer, LeaseRequest, Lent, PackageIdentity, Purpose
 from protocol.messages import Empty, ErrorAnswer, ErrorBody, Message, decode, encode
 from protocol.packages import PACKAGE_URL_SECONDS, PackageUrl
 from protocol.replicas import (
@@ -175,30 +175,32 @@ def heartbeat(request: HttpRequest, replica_id: UUID) -> HttpResponseBase:
     """Renew leases, name revoked digests."""
     replica = session_of(request, replica_id)
     beat = _parse(_raw_body(request), Heartbeat)
-    renewal = enrolment.record_heartbeat(replica=replica, release_ids=beat.leases, stats=beat.stats)
-    return _answer(HeartbeatAnswer(renewal.leases, renewal.revoked, _ticket_keys()))
+    ended = sessions.record_heartbeat(replica=replica, stats=beat.stats, returned=beat.returned)
+    return _answer(HeartbeatAnswer(ended.revoked, ended.leases, _ticket_keys()))
 
 
 @endpoint("POST")
 def lease(request: HttpRequest) -> HttpResponseBase:
-    """Lend the key of one package. The release-log row commits first (`services.release_key`)."""
+    """Lend the keys of packages, each by itself: a refused one leaves the others. The release-log row of each commits
+    first (`services.release_key`)."""
     replica = _session(request)
     asked = _parse(_raw_body(request), LeaseRequest)
-    version, creator_public_key = _version(asked.digest)
-    sealed = services.release_key(replica=replica, digest=asked.digest, purpose=asked.purpose)
-    return _answer(
-        LeaseAnswer(
-            lease=sealed.to_json(),
-            creator_public_key=encode_base64url(creator_public_key),
-            identity=PackageIdentity(
-                version.model.organization_id,
-                version.model_id,
-                version.number,
-                version.model.base_model.fingerprint,
-            ),
-            package_size=version.package_size,
-        )
+    return _answer(LeaseAnswer([_lend(replica, digest, asked.purpose) for digest in asked.digests]))
+
+
+def _lend(replica: Replica, digest: str, purpose: Purpose) -> Lent:
+    try:
+        version, creator_public_key = _version(digest)
+        sealed = services.release_key(replica=replica, digest=digest, purpose=purpose)
+    except SessionRefused:
+        raise
+    except VaultError as error:
+        return Lent(None, ErrorBody(error.code, str(error)))
+    identity = PackageIdentity(
+        version.model.organization_id, version.model_id, version.number, version.model.base_model.fingerprint
     )
+    key = KeyOnLoan(sealed.to_json(), encode_base64url(creator_public_key), identity, version.package_size)
+    return Lent(key, None)
 
 
 def _version(digest: str) -> tuple[Version, bytes]:

@@ -30,6 +30,10 @@ class HostLevel:
     def __len__(self) -> int:
         return len(self._copies)
 
+    def digests(self) -> list[str]:
+        """Return the adapters that have a copy. Safe to ask from any thread."""
+        return list(self._copies)
+
     def get(self, digest: str) -> HostCopy | None:
         return self._copies.get(digest)
 

@@ -216,6 +216,10 @@ class AdapterManager:
         """Return digest → state of every adapter that is not cold. Safe to ask from any thread."""
         return {digest: entry.state.value for digest, entry in list(self._entries.items())}
 
+    def near(self) -> list[str]:
+        """Return the adapters with a copy in the host's memory. Safe to ask from any thread."""
+        return self.pipeline.host.digests()
+
     def loaded(self, digest: str) -> tuple[float, float] | None:
         """Return begin and end of the load of a ready adapter (`time.monotonic`). Safe to ask from any thread."""
         entry = self._entries.get(digest)

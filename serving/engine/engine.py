@@ -23,6 +23,7 @@ from serving.engine.launched import FailedStep, Launched
 from serving.engine.sharing import SharedMemory
 from serving.errors import AdapterRevoked, DeadlineExceeded, EngineStopped, PromptTooLong, StepFailed
 from serving.handle import RequestHandle
+from serving.kv.conversations import Conversations
 from serving.ports import Adapters, Runner
 from serving.scheduler.admission import Admission
 from serving.scheduler.exchange import Exchange
@@ -78,6 +79,7 @@ class Engine:
         self._step_seconds = 0.0
         self._inbox = Inbox()
         adapters.on_arrival = planner.restores.tiers.on_arrival = self._inbox.wake
+        self.conversations = Conversations(planner.pool, planner.restores.tiers)
         self._active = ActiveRequests(make_output, eos_token_ids, self._finished, planner.tables)
         self.on_end: Callable[[], None] = _nothing
         self.on_failure: Callable[[], None] = _nothing
@@ -347,6 +349,7 @@ class Engine:
 
     def _finished(self, sequence: Sequence, failed: bool) -> None:
         self._next_poll_at = 0.0
+        self.conversations.note(sequence)
         self.planner.finish(sequence)
         self.adapters.forget(sequence.request.adapter)
         self.admission.finished(sequence.output_tokens, sequence.request.max_tokens)

@@ -37,6 +37,7 @@ class Admission:
     contract: the package whose contract holds, where the adapter is none: the bare base answers as its adapter would
     teaches: the platform's own call: every scope's drafts may come from its answer
     signs_of_life: the caller wants a byte each second from the first second of silence on (`keep_alive.py`)
+    conversation: key of what the turns of a conversation share
     stopped: set when the request was cancelled; it may not be in the engine yet
     prompt_alone: the prompt is computed for another replica, and nothing is generated
     bring: pulls the KV of the request's prompt from another replica, as far as that is of use; None: there is none
@@ -55,6 +56,7 @@ class Admission:
     contract: str | None = None
     teaches: bool = False
     signs_of_life: bool = False
+    conversation: int | None = None
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
     prompt_alone: bool = False
     bring: Callable[[Request], Awaitable[Request]] | None = None

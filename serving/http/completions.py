@@ -78,6 +78,7 @@ class CompletionEndpoint(Endpoint[Generation]):
                 family=admission.request_id,
                 speculate=bool(body.speculation) and beam is None,
                 teaches=admission.teaches,
+                conversation=admission.conversation,
                 # On the bare base, a prefix that all tenants share would tell one of them what another's model is told.
                 shared_tokens=0 if terms is None or bare else terms.shared_tokens(prompts[index // each].token_ids),
             )

@@ -115,7 +115,7 @@ class BlockPool:
         return out
 
     def block_of(self, key: bytes) -> int | None:
-        """Return the published block of this key."""
+        """Return the published block of this key. Safe to ask from any thread."""
         return self._by_key.get(key)
 
     def nearest(self, parent: bytes, tokens: Sequence[int]) -> tuple[int, int] | None:

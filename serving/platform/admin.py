@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -29,6 +30,7 @@ from protocol.admin import (
     PrefetchRequest,
     Pulling,
     PullOrders,
+    ReplicaFigures,
     ReplicaStats,
     Revocation,
     RevokeRequest,
@@ -38,6 +40,7 @@ from protocol.admin import (
 from protocol.bodies import MAX_MESSAGE_BYTES
 from protocol.encoding import decode_base64url, encode_base64url
 from protocol.errors import ProtocolError
+from protocol.fleet import LoadNow
 from protocol.messages import Answer, Empty, decode, encode
 from protocol.pulls import PullTicket
 from protocol.tickets import TICKET_HEADER, Action
@@ -45,6 +48,7 @@ from serving.engine import Engine
 from serving.http.errors import ApiError
 from serving.http.wire import read_body
 from serving.platform.errors import PlatformError, TicketRefused
+from serving.platform.fleet_views import Snapshot
 from serving.platform.kv_reader import KvReader
 from serving.platform.leases import LeaseTable
 from serving.platform.predictions import PredictionDesk
@@ -177,12 +181,20 @@ class Administration:
 
 # The digest of no adapter: its cost is that of a typical one.
 _UNKNOWN = ""
+_PROMPT = 256  # tokens of a prompt by which one is judged
+_MOST_PREFIXES = 8_192  # of a view
 
 
 def replica_stats(engine: Engine, leases: LeaseTable, confinement_missing: list[str]) -> ReplicaStats:
-    """Return the figures that heartbeats and /admin/stats report."""
+    """Return what /admin/stats reports."""
+    figures = msgspec.structs.asdict(replica_figures(engine, confinement_missing))
+    return ReplicaStats(**figures, resident=_resident(engine), leased=leases.digests())
+
+
+def replica_figures(engine: Engine, confinement_missing: list[str]) -> ReplicaFigures:
+    """Return the figures that the platform keeps of this replica."""
     stats, exchange = engine.stats, engine.planner.exchange
-    return ReplicaStats(
+    return ReplicaFigures(
         steps=stats.steps,
         max_adapters_in_one_batch=stats.max_adapters_in_one_batch,
         batches_with_several_adapters=stats.batches_with_several_adapters,
@@ -194,8 +206,6 @@ def replica_stats(engine: Engine, leases: LeaseTable, confinement_missing: list[
         waiting=stats.waiting,
         kv_blocks_used=stats.kv_blocks_used,
         kv_blocks_total=stats.kv_blocks_total,
-        resident=sorted(digest for digest, state in engine.adapters.states().items() if state == "ready"),
-        leased=leases.digests(),
         prefix_lookup_tokens=stats.prefix_lookup_tokens,
         prefix_hit_tokens=stats.prefix_hit_tokens,
         seats=engine.planner.limits.max_num_seqs,
@@ -207,3 +217,30 @@ def replica_stats(engine: Engine, leases: LeaseTable, confinement_missing: list[
         pull_rate=exchange.counts.pulled_rate,
         confinement_missing=tuple(confinement_missing),
     )
+
+
+def load_now(engine: Engine) -> LoadNow:
+    """Return the load that views and answers tell. Safe from any thread."""
+    interactive, standard, batch = (min(max(wait, 0.0), 1e6) for wait in engine.admission.waits())
+    seats, stats = engine.planner.limits.max_num_seqs, engine.stats
+    return LoadNow(seats, stats.running, stats.waiting, interactive, standard, batch, engine.draining)
+
+
+def snapshot(engine: Engine, confinement_missing: list[str]) -> Snapshot:
+    """Return this replica as the fleet link tells of it. Safe from any thread."""
+    near = engine.adapters.near()
+    costs, limits = engine.planner.costs, engine.planner.limits
+    return Snapshot(
+        load=load_now(engine),
+        figures=replica_figures(engine, confinement_missing),
+        load_seconds=engine.adapters.cost(_UNKNOWN).seconds,
+        near_seconds=engine.adapters.cost(near[0]).seconds if near else 0.0,
+        token_seconds=costs.prefill_seconds(_PROMPT, 0, limits.max_batched_tokens) / _PROMPT,
+        adapters=_resident(engine),
+        near=near,
+        prefixes=engine.conversations.held(_MOST_PREFIXES),
+    )
+
+
+def _resident(engine: Engine) -> list[str]:
+    return sorted(digest for digest, state in engine.adapters.states().items() if state == "ready")

@@ -6,13 +6,15 @@ import hashlib
 import logging
 import socket
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from protocol.checkpoints import ComputedIn, checkpoint_fingerprint
+from protocol.fleet import LOAD_HEADER, LoadNow, format_load
 from serving.config import ServingConfig
 from serving.engine import Engine
 from serving.engine.watchdog import Watchdog
@@ -22,12 +24,13 @@ from serving.http.contracts import ContractDesk
 from serving.http.errors import json_response
 from serving.http.metrics import Gauge
 from serving.http.server import run_server
-from serving.platform.admin import Administration, replica_stats
+from serving.platform.admin import Administration, load_now, snapshot
 from serving.platform.config import PlatformConfig
 from serving.platform.contract_check import ContractCheck
 from serving.platform.downloads import Downloads
 from serving.platform.examples import ExampleRunner
 from serving.platform.farewell import say_goodbye
+from serving.platform.fleet_link import Acts
 from serving.platform.identity import ReplicaIdentity
 from serving.platform.journal import UsageJournal
 from serving.platform.kv_reader import HttpsTransport, KvReader, kv_gauges
@@ -46,7 +49,7 @@ from serving.replica import Base, build_engine, served_dtype
 
 log = logging.getLogger(__name__)
 
-_PROGRAM = ("serving", "lora_kernels", "sealed_weights", "protocol")
+_PROGRAM = ("serving", "lora_kernels", "sealed_weights", "protocol", "routing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +122,11 @@ def _build(
         signer,
         tickets,
         leases,
-        stats=lambda: replica_stats(engine, leases, verifier.missing),
+        acts=Acts(
+            snapshot=lambda: snapshot(engine, verifier.missing),
+            drop=lambda digests: [engine.revoke(digest) for digest in digests],
+            prefetch=lambda digests: engine.adapters.hint(digests),
+        ),
         on_registered=lambda replica_id: desk.settle_interrupted(replica_id),
     )
     source = SealedAdapterSource(link, packages, base.spec, must_lock=must_lock)
@@ -167,7 +174,7 @@ def _build(
         kv_source = KvSource(engine, tickets, leases, signer, layout, _transfer_listener(platform))
         kv_source.start()
     return PlatformReplica(
-        ReadyWhenRegistered(app, link, journal),
+        TellsLoad(ReadyWhenRegistered(app, link, journal), lambda: load_now(engine)),
         engine,
         link,
         journal,
@@ -208,6 +215,25 @@ class ReadyWhenRegistered:
             await json_response({"status": status}, 503, {"Retry-After": "1"})(scope, receive, send)
         else:
             await self._app(scope, receive, send)
+
+
+class TellsLoad:
+    """ASGI middleware: the answers to predictions tell this replica's load of that moment in their heads."""
+
+    def __init__(self, app: ASGIApp, load: Callable[[], LoadNow]) -> None:
+        self._app, self._load = app, load
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one connection."""
+
+        async def tell(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                header = LOAD_HEADER.encode(), format_load(self._load()).encode()
+                message = {**message, "headers": [*message.get("headers", ()), header]}
+            await send(message)
+
+        is_prediction = scope["type"] == "http" and scope["path"].startswith("/v1/") and scope["method"] == "POST"
+        await self._app(scope, receive, tell if is_prediction else send)
 
 
 def run(

@@ -1,6 +1,7 @@
-"""The live link to the platform: register, beat every 2 s, renew leases, register again when the session is refused.
+"""The live link to the platform: register, stay heard of, register again when the session is refused.
 
-Two threads: one talks to the platform and may block, the other ends leases on time even then.
+Three threads: one registers, and beats every 2 s while the fleet link is down; one holds the fleet link; one ends
+leases on time even when both block.
 """
 
 from __future__ import annotations
@@ -9,15 +10,15 @@ import logging
 import random
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, get_args
 from uuid import UUID
 
 import msgspec
 
-from protocol.admin import ReplicaStats
 from protocol.encoding import decode_base64url, encode_base64url
 from protocol.errors import ProtocolError
+from protocol.fleet import MAX_RETURNED
 from protocol.leases import PackageIdentity, Purpose
 from protocol.messages import to_fields
 from protocol.pulls import Role
@@ -32,7 +33,9 @@ from protocol.replicas import (
 from protocol.version import PROTOCOL_VERSION
 from sealed_weights import ReplicaKeypair, SealedLease, SealError, open_lease, wipe
 from serving.platform.errors import LeaseRefused, PlatformError, ProtocolViolation, SessionRefused
+from serving.platform.fleet_link import Acts, FleetLink
 from serving.platform.identity import ReplicaIdentity
+from serving.platform.key_requests import KeyRequests
 from serving.platform.leases import LeaseTable
 from serving.platform.receipts import ReceiptSigner
 from serving.platform.tickets import TicketVerifier
@@ -74,7 +77,7 @@ class HeldKey:
 class PlatformLink:
     """The connection between this boot and the vault. `start` once, `close` at the end.
 
-    stats: called for every heartbeat, which carries its figures
+    acts: what this replica is, and what it does when it is told; without `adopt`, which the link fills in
     on_registered: called in the link's thread after every registration, with the replica id
     """
 
@@ -86,12 +89,17 @@ class PlatformLink:
         tickets: TicketVerifier,
         leases: LeaseTable,
         *,
-        stats: Callable[[], ReplicaStats],
+        acts: Acts,
         on_registered: Callable[[str], None],
     ) -> None:
         self._client, self._identity, self._signer = client, identity, signer
         self._tickets, self.leases = tickets, leases
-        self._stats, self._on_registered = stats, on_registered
+        self._acts, self._on_registered = acts, on_registered
+        self._fleet = FleetLink(client.platform_url, leases, replace(acts, adopt=self._adopt_keys))
+        self._keys: dict[Purpose, KeyRequests] = {
+            purpose: KeyRequests(lambda digests, purpose=purpose: client.lease(digests, purpose))  # type: ignore[misc]
+            for purpose in get_args(Purpose)
+        }
         self._keypair = ReplicaKeypair.generate()  # this boot's key pair, which is never written anywhere
         self._session: Registered | None = None
         self._stop = threading.Event()
@@ -113,15 +121,20 @@ class PlatformLink:
         return str(self._session.replica_id) if self._session else None
 
     def start(self, description: Description, ready: threading.Event) -> None:
-        """Start both threads; once `ready` is set, registration goes on in the background until it succeeds."""
+        """Start the threads; once `ready` is set, registration goes on in the background until it succeeds."""
         self._description = description
         self._ready = ready
         for thread in self._threads:
             thread.start()
+        self._fleet.start()
 
     def close(self, goodbye: Callable[[VaultClient, str], object] | None = None) -> None:
-        """Stop both threads and end every lease. `goodbye` then gets client and id, if it is registered."""
+        """Stop the threads and end every lease. `goodbye` then gets client and id, if it is registered.
+
+        The platform sees the fleet link close: another boot need not wait.
+        """
         self._stop.set()
+        self._fleet.close()
         for thread in self._threads:
             if thread.is_alive():
                 thread.join(10)
@@ -131,12 +144,15 @@ class PlatformLink:
         self._client.close()
 
     def request_key(self, digest: str, purpose: Purpose) -> HeldKey:
-        """Lease the key of `digest`; blocks for one call. Raises LeaseRefused or another PlatformError."""
+        """Lease the key of `digest`; blocks for two calls at most. Raises LeaseRefused or another PlatformError.
+
+        Requests of other threads meanwhile go together in one call.
+        """
         session = self._session
         if session is None:
             raise SessionRefused("this replica is not registered yet")
         asked_at = self.leases.now()
-        answer = self._client.lease(digest, purpose)
+        answer = self._keys[purpose].key(digest)
         dek = self._open(answer.lease, digest, session)
         key = HeldKey(
             release_id=str(answer.lease["release_id"]),
@@ -146,7 +162,7 @@ class PlatformLink:
             identity=answer.identity,
             package_size=answer.package_size,
         )
-        if not self.leases.grant(key.release_id, digest, session.lease_seconds, asked_at=asked_at):
+        if not self.leases.grant(key.release_id, digest, asked_at=asked_at):
             key.wipe()
             raise LeaseRefused("adapter_revoked", "the lease was over before it could be used")
         return key
@@ -177,7 +193,9 @@ class PlatformLink:
             try:
                 if self._session is None:
                     self._register()
-                else:
+                elif self._fleet.refused:
+                    raise SessionRefused("over the fleet link")
+                elif not self._fleet.fresh:
                     self._beat(self._session)
                 backoff, pause = 0.25, self._session.heartbeat_seconds if self._session else 0.0
             except SessionRefused as error:
@@ -221,18 +239,26 @@ class PlatformLink:
         asked_at = self.leases.now()
         session = self._client.register(registration)
         self._adopt(session, session.ticket_keys)
-        self.leases.renew([], {}, asked_at=asked_at)
+        self.leases.renew(asked_at=asked_at)
         self._session = session
+        self._fleet.use(session.session_token)
         log.info("registered with the platform as %s, replica %s", self._identity.name, session.replica_id)
         self._on_registered(str(session.replica_id))
 
     def _beat(self, session: Registered) -> None:
-        held, asked_at = self.leases.held(), self.leases.now()
-        beat = Heartbeat([UUID(release_id) for release_id in held], to_fields(self._stats()))
+        asked_at, returned = self.leases.now(), self.leases.returned(MAX_RETURNED)
+        beat = Heartbeat(to_fields(self._acts.snapshot().figures), [UUID(release_id) for release_id in returned])
         answer = self._client.heartbeat(str(session.replica_id), beat)
         self._adopt(session, answer.ticket_keys)
-        self.leases.revoke(answer.revoked)
-        self.leases.renew(held, answer.leases, asked_at=asked_at)
+        self.leases.confirm_returned(returned)
+        if news := self.leases.revoke(answer.revoked):
+            self._acts.drop(news)
+        self.leases.end(answer.ended)
+        self.leases.renew(asked_at=asked_at)
+
+    def _adopt_keys(self, ticket_keys: dict[str, str]) -> None:
+        if self._session is not None:
+            self._adopt(self._session, ticket_keys)
 
     def _adopt(self, session: Registered, ticket_keys: dict[str, str]) -> None:
         try:

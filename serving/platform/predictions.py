@@ -119,6 +119,7 @@ class PredictionDesk:
             teaches=ticket.teaches,
             contract=ticket.contract,
             signs_of_life=True,
+            conversation=int(ticket.conversation, 16) if ticket.conversation else None,
             stopped=known.stopped,
             prompt_alone=alone,
             bring=self._brings(ticket, request.headers.get(PULL_HEADER)),

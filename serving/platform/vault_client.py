@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import httpx
 
 from protocol.bodies import MAX_MESSAGE_BYTES, collect
 from protocol.errors import BodyTooLarge, ProtocolError, VersionMismatch
-from protocol.leases import LEASES_PATH, LeaseAnswer, LeaseRequest, Purpose
+from protocol.leases import LEASES_PATH, KeyOnLoan, LeaseAnswer, LeaseRequest, Lent, Purpose
 from protocol.messages import Empty, ErrorAnswer, Message, Request, decode, encode
 from protocol.packages import PACKAGE_URL_PATH, PackageUrl
 from protocol.replicas import (
@@ -43,6 +43,7 @@ class VaultClient:
     def __init__(self, platform_url: str) -> None:
         """Make a client that connects on its first call."""
         timeout = httpx.Timeout(CALL_SECONDS, connect=3.0)
+        self.platform_url = platform_url
         self.api_url = f"{platform_url}{INTERNAL_PATH}"
         self._client = httpx.Client(base_url=self.api_url, timeout=timeout, trust_env=False)
         self.session_token = ""
@@ -82,9 +83,15 @@ class VaultClient:
         """Leave for good. Raises SessionRefused, VaultUnreachable or ProtocolViolation."""
         return self._post(GOODBYE_PATH.format(replica_id=replica_id), words, GoodByeAnswer, self.session_token)
 
-    def lease(self, digest: str, purpose: Purpose) -> LeaseAnswer:
-        """Ask for a key. Raises LeaseRefused with the platform's code, SessionRefused, VaultUnreachable."""
-        return self._post(LEASES_PATH, LeaseRequest(digest, purpose), LeaseAnswer, self.session_token)
+    def lease(self, digests: Sequence[str], purpose: Purpose) -> list[KeyOnLoan | LeaseRefused]:
+        """Ask for the keys of up to 32 packages; return a key or a refusal, with the platform's code, for each.
+
+        Raises SessionRefused, VaultUnreachable or ProtocolViolation: then none came.
+        """
+        answer = self._post(LEASES_PATH, LeaseRequest(list(digests), purpose), LeaseAnswer, self.session_token)
+        if len(answer.lent) != len(digests):
+            raise _unreadable(LEASES_PATH)
+        return [_key_or_refusal(lent) for lent in answer.lent]
 
     def package_url(self, digest: str) -> str:
         """Return where a package can be fetched within a minute, absolute or relative to `api_url`.
@@ -120,6 +127,14 @@ def _reachable() -> Iterator[None]:
         yield
     except httpx.HTTPError as error:
         raise VaultUnreachable(f"the platform does not answer ({type(error).__name__})") from None
+
+
+def _key_or_refusal(lent: Lent) -> KeyOnLoan | LeaseRefused:
+    if lent.key is not None:
+        return lent.key
+    if lent.refusal is None:
+        raise _unreadable(LEASES_PATH)
+    return LeaseRefused(lent.refusal.code, lent.refusal.message)
 
 
 def _unreadable(path: str) -> ProtocolViolation:

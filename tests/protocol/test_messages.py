@@ -88,8 +88,8 @@ REQUESTS: list[tuple[type[Request], dict[str, Any]]] = [
     (replicas.EnrolmentRequest, ENROLMENT),
     (replicas.ChallengeRequest, {"name": "replica-1"}),
     (replicas.Registration, REGISTRATION),
-    (replicas.Heartbeat, {"leases": [ID], "stats": {}}),
-    (leases.LeaseRequest, {"digest": DIGEST, "purpose": "serve"}),
+    (replicas.Heartbeat, {"stats": {}, "returned": [ID]}),
+    (leases.LeaseRequest, {"digests": [DIGEST], "purpose": "serve"}),
     (verification.VerificationJob, JOB),
 ]
 
@@ -134,11 +134,13 @@ def test_no_field_may_be_missing(kind: type[Request], fields: dict[str, Any]) ->
         (admin.CancelRequest, {"jti": ID, "attempt": 1, "delivered_tokens": 2**53}),
         (admin.JournalKey, {"jti": ID, "attempt": 2**15}),
         (admin.JournalRequest, {"predictions": [{"jti": ID, "attempt": 1}] * 501}),
-        (replicas.Heartbeat, {"leases": [ID] * 10_001, "stats": {}}),
+        (replicas.Heartbeat, {"stats": {}, "returned": [ID] * 1_001}),
+        (leases.LeaseRequest, {"digests": [], "purpose": "serve"}),
+        (leases.LeaseRequest, {"digests": [DIGEST] * 33, "purpose": "serve"}),
         (replicas.Registration, REGISTRATION | {"base": DIGEST[1:]}),
         (replicas.Registration, REGISTRATION | {"url": "h" * 201}),
         (replicas.Registration, REGISTRATION | {"name": "../r"}),
-        (leases.LeaseRequest, {"digest": DIGEST, "purpose": "keep"}),
+        (leases.LeaseRequest, {"digests": [DIGEST], "purpose": "keep"}),
         (verification.VerificationJob, JOB | {"cpu_seconds": 0}),
     ],
 )
@@ -178,7 +180,7 @@ def test_an_answer_may_have_fields_that_the_reader_does_not_know() -> None:
         (ErrorAnswer, b'{"error": "no"}'),
         (OpenAIErrorAnswer, b'{"error": {"message": null}}'),
         (leases.PackageIdentity, b'{"creator_id": "x", "model_id": "y", "version": 1}'),
-        (replicas.HeartbeatAnswer, b'{"leases": {"a": "30"}, "revoked": [], "ticket_keys": {}}'),
+        (replicas.HeartbeatAnswer, b'{"ended": {"a": "30"}, "revoked": [], "ticket_keys": {}}'),
     ],
 )
 def test_an_answer_of_wrong_types_is_refused(kind: type[Answer], body: bytes) -> None:

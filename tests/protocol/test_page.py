@@ -11,7 +11,7 @@ from typing import get_args
 import msgspec
 
 import protocol
-from protocol import admin, demand, leases, packages, replicas
+from protocol import admin, demand, fleet, leases, packages, replicas
 from protocol.messages import Answer, Request
 from protocol.tickets import Action
 from protocol.version import PROTOCOL_VERSION
@@ -77,6 +77,7 @@ def test_the_routes_are_those_of_the_code() -> None:
         replicas.REGISTER_PATH,
         replicas.HEARTBEAT_PATH,
         replicas.GOODBYE_PATH,
+        fleet.FLEET_PATH,
         leases.LEASES_PATH,
         packages.PACKAGE_URL_PATH,
         packages.PACKAGE_PATH,

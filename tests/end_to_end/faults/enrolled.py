@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import Future
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from protocol.admin import ReplicaStats
+from protocol.admin import ReplicaFigures
+from protocol.fleet import LoadNow
+from serving.platform.fleet_link import Acts
+from serving.platform.fleet_views import Snapshot
 from serving.platform.identity import ReplicaIdentity
 from serving.platform.leases import LeaseTable
 from serving.platform.link import Description, PlatformLink
@@ -17,21 +21,28 @@ from serving.platform.tickets import TicketVerifier
 from serving.platform.vault_client import VaultClient
 
 REGISTER_SECONDS = 60.0
-_NOTHING = ReplicaStats(
-    steps=0,
-    max_adapters_in_one_batch=0,
-    batches_with_several_adapters=0,
-    prompt_tokens=0,
-    generated_tokens=0,
-    finished=0,
-    failed=0,
-    running=0,
-    waiting=0,
-    kv_blocks_used=0,
-    kv_blocks_total=0,
-    resident=[],
-    leased=[],
+_NOTHING = Snapshot(
+    LoadNow(),
+    ReplicaFigures(
+        steps=0,
+        max_adapters_in_one_batch=0,
+        batches_with_several_adapters=0,
+        prompt_tokens=0,
+        generated_tokens=0,
+        finished=0,
+        failed=0,
+        running=0,
+        waiting=0,
+        kv_blocks_used=0,
+        kv_blocks_total=0,
+    ),
 )
+
+
+def _done() -> Future[int]:
+    future: Future[int] = Future()
+    future.set_result(0)
+    return future
 
 
 class Enrolment:
@@ -66,7 +77,7 @@ class Enrolment:
             self._signer,
             TicketVerifier(),
             LeaseTable(),
-            stats=lambda: _NOTHING,
+            acts=Acts(lambda: _NOTHING, drop=lambda digests: [_done() for _ in digests], prefetch=lambda digests: None),
             on_registered=lambda replica_id: known.set(),
         )
         self._link.start(Description(url, self._base, {"kind": "none"}), ready)

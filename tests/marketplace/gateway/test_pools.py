@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
+import time
 import uuid
 from collections import Counter
 from typing import Any
 
 import pytest
 
+from marketplace.gateway.fleet.states import ReplicaState
 from marketplace.gateway.pools import Pool, Pools, ReplicaAddress, Told, beginning_of
+from protocol.fleet import FleetView, KeyChange, LoadNow, pack_keys
+from routing import key_of
 
 
 class Clock:
@@ -120,9 +125,9 @@ def test_a_conversation_keeps_to_one_of_the_homes_of_a_hot_adapter(pool: Pool, c
         clock.now += 0.01
         pool.ranked("adapter", "standard")
     pool.refresh([told(name, running=4, finished=80) for name in names], senders=1)
-    talks = {talk: pool.ranked("adapter", "standard", lambda talk=talk: talk)[0].name for talk in range(60)}
+    talks = {talk: pool.ranked("adapter", "standard", talk)[0].name for talk in range(60)}
     assert len(set(talks.values())) >= 2
-    assert talks == {talk: pool.ranked("adapter", "standard", lambda talk=talk: talk)[0].name for talk in range(60)}
+    assert talks == {talk: pool.ranked("adapter", "standard", talk)[0].name for talk in range(60)}
 
 
 def test_turns_of_a_conversation_begin_alike_and_organizations_apart() -> None:
@@ -142,3 +147,92 @@ def test_replicas_of_other_checkpoints_are_in_other_pools() -> None:
     assert {replica.name for n in range(20) for replica in one.ranked(str(n), "standard")} == {"reference"}
     pools.lost(address("reference"))
     assert [replica.name for replica in both.ranked("a", "standard")] == ["packed"]
+
+
+def state_of(name: str, clock: Clock, *, seq: int = 1, running: int = 0, ended: int = 0, **sets: Any) -> ReplicaState:
+    full = {key: KeyChange(pack_keys(value)) for key, value in sets.items()}
+    view = FleetView(seq, True, LoadNow(16, running), ended, 0.5, 0.1, 0.01, **full)
+    return ReplicaState.begun(address(name).id, name, view, clock.now)
+
+
+def test_a_view_of_a_link_counts_more_than_the_heartbeat_in_the_books(clock: Clock) -> None:
+    states = {"a": state_of("a", clock, running=9), "b": state_of("b", clock)}
+    pool = Pool(clock, random.Random(1), states)
+    pool.refresh([told("a", age=0.9), told("b", age=0.9)], senders=1)
+    assert {one.name for n in range(20) for one in pool.ranked(str(n), "standard")[:1]} == {"b"}, "a is busy"
+    states["a"].take(FleetView(2, False, LoadNow(16, 0)), clock.now + 0.2)
+    clock.now += 0.2
+    pool.hear(states["a"])
+    assert {one.name for n in range(20) for one in pool.ranked(str(n), "standard")[:1]} == {"a", "b"}
+
+
+def test_a_view_of_another_boot_of_the_name_is_left(clock: Clock) -> None:
+    pool = Pool(clock, random.Random(1), {})
+    pool.refresh([told("a"), told("b")], senders=1)
+    older = state_of("a", clock, running=99)
+    older.replica_id = uuid.uuid4()
+    pool.hear(older)
+    assert pool._fleet.busy(pool._fleet.place("a") or 0, clock.now) == 0
+
+
+def test_a_conversation_goes_back_to_who_holds_it_and_costs_are_the_replica_s_own(clock: Clock) -> None:
+    adapter, talk = key_of("adapter"), 77
+    states = {name: state_of(name, clock, adapters=[adapter]) for name in ("a", "b", "c")}
+    pool = Pool(clock, random.Random(1), states)
+    pool.refresh([told(name) for name in states], senders=1)
+    home = pool.ranked("adapter", "standard", talk)[0]
+    other = next(name for name in states if name != home.name)
+    states[other].take(FleetView(2, True, LoadNow(16), prefixes=KeyChange(pack_keys([talk]))), clock.now + 0.1)
+    clock.now += 0.1
+    pool.hear(states[other])
+    assert pool.ranked("adapter", "standard", talk)[0] == home, "it has not the adapter any more"
+    both = {"adapters": KeyChange(pack_keys([adapter])), "prefixes": KeyChange(pack_keys([talk]))}
+    states[other].take(FleetView(3, True, LoadNow(16), **both), clock.now + 0.1)
+    clock.now += 0.1
+    pool.hear(states[other])
+    assert pool.ranked("adapter", "standard", talk)[0].name == other
+    assert pool.ranked("adapter", "standard", 78)[0] == home
+
+
+def test_a_replica_whose_link_is_silent_is_asked_last_if_others_are_heard(clock: Clock) -> None:
+    states = {name: state_of(name, clock) for name in ("a", "b")}
+    pool = Pool(clock, random.Random(1), states)
+    pool.refresh([told("a"), told("b")], senders=1)
+    clock.now += 3.5
+    pool.refresh([told("a", age=3.5), told("b", age=3.5)], senders=1)
+    assert len(pool.ranked("x", "standard")) == 2, "it is this process that is deaf"
+    states["b"].take(FleetView(2, False, LoadNow(16)), clock.now)
+    pool.refresh([told("a", age=3.5), told("b", age=0.1)], senders=1)
+    assert [one.name for one in pool.ranked("x", "standard")] == ["b"]
+    states["a"].take(FleetView(2, False, LoadNow(16)), clock.now + 0.1)
+    clock.now += 0.1
+    pool.hear(states["a"])
+    assert len(pool.ranked("x", "standard")) == 2
+
+
+def test_heartbeats_count_when_a_link_is_gone(clock: Clock) -> None:
+    states = {"a": state_of("a", clock, running=16)}
+    pool = Pool(clock, random.Random(1), states)
+    pool.refresh([told("a"), told("b")], senders=1)
+    clock.now += 8
+    pool.refresh([told("a", age=1.0), told("b", age=1.0, running=16)], senders=1)
+    assert pool.ranked("x", "standard")[0].name == "a"
+
+
+@pytest.mark.parametrize("header", [None, "", "[", "{}", "[-1]", "[1,2,3,NaN]", "[" * 900, "[16,1,0,0,0,0,false,1,2]"])
+def test_the_load_of_an_answer_s_head_is_read_or_left(header: str | None) -> None:
+    pools = Pools()
+    pool = pools.of(("aa",), [[told("a"), told("b")]], 1)
+    pools.answered(address("a"), header)
+    pools.answered(address("a"), "[16,16,3,9.0,9.0,9.0,false]")
+    assert pool.ranked("x", "standard")[0].name == "b"
+    stranger = dataclasses.replace(address("b"), id=uuid.uuid4())
+    pools.answered(stranger, "[16,16,9,99.0,99.0,99.0,false]")
+    assert pool.ranked("x", "standard")[0].name == "b", "a replica speaks for itself alone"
+
+
+def test_what_links_told_is_known_to_a_pool_that_is_made_later(clock: Clock) -> None:
+    pools = Pools()
+    pools.hear(ReplicaState.begun(address("a").id, "a", FleetView(1, True, LoadNow(16, 16, 9)), time.monotonic()))
+    pool = pools.of(("aa",), [[told("a"), told("b")]], 1)
+    assert pool.ranked("x", "standard")[0].name == "b"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from django.utils import timezone
 
 from marketplace.catalog.models import BaseModel, Clearance
-from marketplace.vault import enrolment, services
+from marketplace.vault import clearance, services, sessions
 from marketplace.vault.errors import NotCleared, WrongBase
 from marketplace.vault.models import Lease, Release
 from tests.marketplace.vault.factories import Booted, Sold, make_base, make_replica, make_sold, want
@@ -57,13 +58,10 @@ def test_a_key_is_lent_where_the_version_is_cleared_or_measured_and_stays_no_lon
         assert not Release.objects.exists() and not Lease.objects.exists()
         return
     sealed = services.release_key(replica=booted.replica, digest=sold.digest, purpose="serve")
-    held = [sealed.grant.release_id]
-    beat = enrolment.record_heartbeat(replica=booted.replica, release_ids=held, stats={})
-    assert list(beat.leases) == [str(held[0])]
+    assert sessions.record_heartbeat(replica=booted.replica, stats={}).leases == []
     Clearance.objects.filter(pk=row.pk).update(state="failed", leave="")
-    before = Lease.objects.get().expires_at
-    beat = enrolment.record_heartbeat(replica=booted.replica, release_ids=held, stats={})
-    assert not beat.leases and Lease.objects.get().expires_at == before
+    assert clearance.end_uncleared(version_id=sold.version.pk, fingerprint=SMALLER) == 1
+    assert sessions.record_heartbeat(replica=booted.replica, stats={}).leases == [str(sealed.grant.release_id)]
 
 
 def test_a_version_that_nobody_noted_and_one_of_another_line_are_for_another_base(booted: Booted) -> None:
@@ -85,5 +83,6 @@ def test_a_replica_of_the_reference_needs_no_clearance() -> None:
     sold, booted = make_sold(), make_replica()
     want(booted.replica, sold.digest)
     sealed = services.release_key(replica=booted.replica, digest=sold.digest, purpose="serve")
-    beat = enrolment.record_heartbeat(replica=booted.replica, release_ids=[sealed.grant.release_id], stats={})
-    assert len(beat.leases) == 1
+    assert clearance.end_uncleared(version_id=sold.version.pk, fingerprint=booted.replica.base_fingerprint) == 0
+    ended = sessions.record_heartbeat(replica=booted.replica, stats={})
+    assert ended.leases == [] and sealed.grant.release_id == Lease.objects.live(timezone.now()).get().pk

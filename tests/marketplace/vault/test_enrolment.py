@@ -109,7 +109,7 @@ def test_a_revoked_replica_loses_session_leases_and_name(stranger: Registrar) ->
     call_command("revoke_replica", "r1", stdout=out)
     assert "1 leases ended" in out.getvalue()
     beat = post(
-        stranger.client, f"replicas/{replica.pk}/heartbeat", {"leases": [], "stats": {}}, session["session_token"]
+        stranger.client, f"replicas/{replica.pk}/heartbeat", {"returned": [], "stats": {}}, session["session_token"]
     )
     assert beat.json()["error"]["code"] == "session_refused"
     assert Lease.objects.get().revoked_at is not None

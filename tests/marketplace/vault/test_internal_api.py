@@ -41,9 +41,9 @@ def test_a_registered_replica_can_use_its_session(registrar: Registrar) -> None:
     assert list(answer["ticket_keys"].values()) == [encode_base64url(p) for p in keys.ticket_public_keys().values()]
     assert (answer["heartbeat_seconds"], answer["lease_seconds"]) == (2, 30)
     assert answer["session_token"].encode() not in bytes(replica.session_digest)
-    beat = {"leases": [], "stats": {"running": 1}}
+    beat = {"returned": [], "stats": {"running": 1}}
     alive = post(registrar.client, f"replicas/{replica.pk}/heartbeat", beat, answer["session_token"])
-    assert alive.json() == {"leases": {}, "revoked": [], "ticket_keys": answer["ticket_keys"]}
+    assert alive.json() == {"revoked": [], "ended": [], "ticket_keys": answer["ticket_keys"]}
     assert selectors.live_replicas(FINGERPRINT) == [replica]
     assert selectors.live_replicas("00" * 32) == []
 
@@ -70,13 +70,29 @@ def test_a_replica_of_another_protocol_is_refused_with_both_versions(
     assert not Replica.objects.exists()
 
 
-def test_a_newer_boot_of_the_same_name_replaces_the_older_one(registrar: Registrar) -> None:
-    first, second = registrar.register().json(), registrar.register().json()
-    assert Replica.objects.get(pk=first["replica_id"]).gone_at is not None
-    assert [str(r.pk) for r in selectors.live_replicas()] == [second["replica_id"]]
-    beat = {"leases": [], "stats": {}}
+def test_a_newer_boot_replaces_one_that_left_or_fell_silent(registrar: Registrar) -> None:
+    first = registrar.register().json()
+    for change in ({"left_at": timezone.now()}, {"last_seen_at": timezone.now() - timedelta(seconds=5.1)}):
+        Replica.objects.filter(gone_at=None).update(**change)
+        registrar.receipt_key = Ed25519PrivateKey.generate()
+        second = registrar.register()
+        assert second.status_code == 200
+        assert [str(r.pk) for r in selectors.live_replicas()] == [second.json()["replica_id"]]
+    beat = {"returned": [], "stats": {}}
     refused = post(registrar.client, f"replicas/{first['replica_id']}/heartbeat", beat, first["session_token"])
     assert (refused.status_code, refused.json()["error"]["code"]) == (401, "session_refused")
+
+
+def test_a_second_process_with_the_same_identity_is_refused_while_the_first_is_there(registrar: Registrar) -> None:
+    first = registrar.register().json()
+    own_key, registrar.receipt_key = registrar.receipt_key, Ed25519PrivateKey.generate()
+    refused = registrar.register()
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "name_in_use")
+    assert Replica.objects.get().gone_at is None, "the first one's session goes on"
+    registrar.receipt_key = own_key  # the first boot, whose answer was lost
+    again = registrar.register()
+    assert again.status_code == 200
+    assert Replica.objects.get(pk=first["replica_id"]).gone_at is not None
 
 
 def test_a_stranger_gets_not_even_a_nonce(registrar: Registrar) -> None:
@@ -145,9 +161,10 @@ def test_bodies_that_are_not_the_protocols_are_refused(registrar: Registrar) -> 
 def test_a_replica_leases_a_key_over_http(client: Client) -> None:
     sold, booted = make_sold(), make_replica()
     want(booted.replica, sold.digest)
-    answer = post(client, "leases", {"digest": sold.digest, "purpose": "serve"}, booted.session_token)
+    answer = post(client, "leases", {"digests": [sold.digest], "purpose": "serve"}, booted.session_token)
     assert answer.status_code == 200
-    lease = answer.json()
+    (lent,) = answer.json()["lent"]
+    lease = lent["key"]
     sealed = SealedLease.from_json(lease["lease"])
     assert open_lease(sealed, booted.keypair, keys.vault_public_key()) == sold.dek
     assert decode_base64url(lease["creator_public_key"]) == sold.identity.public_bytes()
@@ -162,22 +179,23 @@ def test_a_replica_leases_a_key_over_http(client: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "status", "code"),
-    [("revoked", 403, "adapter_revoked"), ("retired", 403, "adapter_revoked"), ("verifying", 403, "release_denied")],
+    ("state", "code"),
+    [("revoked", "adapter_revoked"), ("retired", "adapter_revoked"), ("verifying", "release_denied")],
 )
-def test_a_denied_lease_says_why_and_logs_nothing(client: Client, state: str, status: int, code: str) -> None:
+def test_a_denied_lease_says_why_and_logs_nothing(client: Client, state: str, code: str) -> None:
     sold, booted = make_sold(state), make_replica()
     want(booted.replica, sold.digest)
-    answer = post(client, "leases", {"digest": sold.digest, "purpose": "serve"}, booted.session_token)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+    answer = post(client, "leases", {"digests": [sold.digest], "purpose": "serve"}, booted.session_token)
+    (lent,) = answer.json()["lent"]
+    assert (lent["key"], lent["refusal"]["code"]) == (None, code)
     assert not Release.objects.exists()
 
 
 def test_a_stranger_or_a_gone_replica_gets_no_lease_heartbeat_or_package(client: Client, tmp_path: Path) -> None:
     sold, booted, other = make_sold(), make_replica("r1"), make_replica("r2")
-    ask = {"digest": sold.digest, "purpose": "serve"}
+    ask = {"digests": [sold.digest], "purpose": "serve"}
     assert post(client, "leases", ask, "no such session").status_code == 401
-    beat = {"leases": [], "stats": {}}
+    beat = {"returned": [], "stats": {}}
     assert post(client, f"replicas/{other.replica.pk}/heartbeat", beat, booted.session_token).status_code == 401
     Replica.objects.filter(pk=booted.replica.pk).update(last_seen_at=timezone.now() - timedelta(seconds=31))
     assert enrolment.mark_silent_replicas() == 1
@@ -242,13 +260,34 @@ def test_a_url_is_of_one_package_and_one_minute(client: Client) -> None:
 def test_a_revoked_versions_lease_ends_with_the_next_heartbeat(client: Client) -> None:
     sold, booted = make_sold(), make_replica()
     want(booted.replica, sold.digest)
-    answer = post(client, "leases", {"digest": sold.digest, "purpose": "serve"}, booted.session_token).json()
-    release_id = answer["lease"]["release_id"]
-    beat = {"leases": [release_id], "stats": {}}
+    answer = post(client, "leases", {"digests": [sold.digest], "purpose": "serve"}, booted.session_token).json()
+    release_id = answer["lent"][0]["key"]["lease"]["release_id"]
+    beat: dict[str, Any] = {"returned": [], "stats": {}}
     path = f"replicas/{booted.replica.pk}/heartbeat"
-    assert post(client, path, beat, booted.session_token).json()["leases"] == {release_id: 30}
+    assert post(client, path, beat, booted.session_token).json()["ended"] == []
     Version.objects.filter(pk=sold.version.pk).update(state=Version.State.REVOKED)
     services.revoke_leases(version=sold.version)
     after = post(client, path, beat, booted.session_token).json()
-    assert (after["leases"], after["revoked"]) == ({}, [sold.digest])
+    assert (after["ended"], after["revoked"]) == ([release_id], [sold.digest])
     assert Lease.objects.get().revoked_at is not None
+
+
+def test_keys_come_in_batches_and_a_refused_one_leaves_the_others(client: Client) -> None:
+    good, withdrawn, booted = [make_sold(), make_sold()], make_sold("revoked"), make_replica()
+    digests = [good[0].digest, withdrawn.digest, "00" * 32, good[1].digest]
+    for digest in digests:
+        want(booted.replica, digest)
+    answer = post(client, "leases", {"digests": digests, "purpose": "serve"}, booted.session_token).json()["lent"]
+    assert [one["refusal"] and one["refusal"]["code"] for one in answer] == [
+        None,
+        "adapter_revoked",
+        "unknown_package",
+        None,
+    ]
+    for sold, one in ((good[0], answer[0]), (good[1], answer[3])):
+        sealed = SealedLease.from_json(one["key"]["lease"])
+        assert open_lease(sealed, booted.keypair, keys.vault_public_key()) == sold.dek
+    assert Release.objects.count() == 2
+    for asked in ([], ["00" * 32] * 33):
+        refused = post(client, "leases", {"digests": asked, "purpose": "serve"}, booted.session_token)
+        assert refused.status_code == 400

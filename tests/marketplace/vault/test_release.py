@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import threading
 from datetime import timedelta
+from typing import Any
+from uuid import UUID
 
 import pytest
 from django.db import DatabaseError, IntegrityError, connection, transaction
@@ -12,12 +14,19 @@ from django.utils import timezone
 
 from marketplace.accounts.models import Organization
 from marketplace.catalog.models import Version
-from marketplace.vault import enrolment, keys, selectors, services
-from marketplace.vault.errors import ChainBroken, ReleaseDenied, UnknownPackage, VersionRevoked, WrongBase
-from marketplace.vault.models import DataKey, Lease, Release
+from marketplace.vault import identities, keys, selectors, services, sessions
+from marketplace.vault.errors import (
+    ChainBroken,
+    ReleaseDenied,
+    SessionRefused,
+    UnknownPackage,
+    VersionRevoked,
+    WrongBase,
+)
+from marketplace.vault.models import DataKey, Lease, Release, Replica
 from sealed_weights import AuthenticationError, ReleaseEntry, SignedCheckpoint, open_lease, verify_chain
 from tests.database import as_owner
-from tests.marketplace.vault.factories import make_model, make_replica, make_sold, want
+from tests.marketplace.vault.factories import Booted, Sold, make_model, make_replica, make_sold, want
 
 pytestmark = pytest.mark.django_db
 
@@ -31,7 +40,7 @@ def test_a_released_key_opens_for_the_replica_it_was_lent_to() -> None:
     release = Release.objects.get()
     assert (release.pk, release.digest, release.purpose) == (sealed.grant.release_id, sold.digest, "serve")
     assert release.replica_key_fingerprint == booted.keypair.fingerprint()
-    assert timedelta(seconds=25) < release.lease.expires_at - timezone.now() <= timedelta(seconds=30)
+    assert timedelta(seconds=25) < release.lease.ends_at - timezone.now() <= timedelta(seconds=30)
 
 
 @pytest.mark.parametrize(
@@ -246,41 +255,87 @@ def test_custody_shows_a_creator_only_their_own_releases() -> None:
     assert selectors.custody(organization=sold.organization, model=make_model(sold.organization)).releases == []
 
 
-def test_a_heartbeat_renews_what_is_allowed_and_names_what_was_withdrawn() -> None:
+def lend(booted: Booted, sold: Sold, purpose: str = "serve") -> UUID:
+    want(booted.replica, sold.digest)
+    return services.release_key(replica=booted.replica, digest=sold.digest, purpose=purpose).grant.release_id
+
+
+def heard(seconds_ago: float) -> None:
+    Replica.objects.update(last_seen_at=timezone.now() - timedelta(seconds=seconds_ago))
+
+
+def live() -> set[UUID]:
+    return set(Lease.objects.live(timezone.now()).values_list("pk", flat=True))
+
+
+def test_a_heartbeat_renews_every_lease_of_its_session_and_names_what_was_withdrawn() -> None:
     kept, pulled, booted = make_sold(), make_sold(), make_replica()
-    for sold in (kept, pulled):
-        want(booted.replica, sold.digest)
-    release = {
-        sold.digest: services.release_key(replica=booted.replica, digest=sold.digest, purpose="serve").grant.release_id
-        for sold in (kept, pulled)
-    }
-    Lease.objects.update(expires_at=timezone.now() + timedelta(seconds=5))
+    ids = {sold.digest: lend(booted, sold) for sold in (kept, pulled)}
+    heard(20)
     Version.objects.filter(pk=pulled.version.pk).update(state=Version.State.REVOKED)
-    answer = enrolment.record_heartbeat(replica=booted.replica, release_ids=list(release.values()), stats={"a": 1})
-    assert answer.leases == {str(release[kept.digest]): 30}
-    assert answer.revoked == [pulled.digest]
-    assert Lease.objects.get(pk=release[kept.digest]).expires_at > timezone.now() + timedelta(seconds=25)
-    assert Lease.objects.get(pk=release[pulled.digest]).expires_at < timezone.now() + timedelta(seconds=6)
+    services.revoke_leases(version=pulled.version)
+    ended = sessions.record_heartbeat(replica=booted.replica, stats={"a": 1})
+    assert (ended.revoked, ended.leases) == ([pulled.digest], [str(ids[pulled.digest])])
+    lease = Lease.objects.select_related("release__replica").get(pk=ids[kept.digest])
+    assert lease.ends_at > timezone.now() + timedelta(seconds=25)
+    assert live() == {ids[kept.digest]}
     booted.replica.refresh_from_db()
     assert booted.replica.stats["a"] == 1
 
 
-def test_leases_that_ran_out_were_ended_or_are_anothers_are_not_renewed() -> None:
-    booted, other = make_replica("r1"), make_replica("r2")
-    expired, ended, foreign, verified = make_sold(), make_sold(), make_sold(), make_sold(Version.State.VERIFYING)
-    for sold in (expired, ended, foreign, verified):
-        want(other.replica if sold is foreign else booted.replica, sold.digest)
-    ids = [
-        services.release_key(replica=owner, digest=sold.digest, purpose=purpose).grant.release_id
-        for sold, owner, purpose in (
-            (expired, booted.replica, "serve"),
-            (ended, booted.replica, "serve"),
-            (foreign, other.replica, "serve"),
-            (verified, booted.replica, "verify"),
-        )
-    ]
-    Lease.objects.filter(pk=ids[0]).update(expires_at=timezone.now() - timedelta(seconds=1))
-    assert services.revoke_leases(version=ended.version) == 1
-    Version.objects.filter(pk=verified.version.pk).update(state=Version.State.VERIFIED)
-    answer = enrolment.record_heartbeat(replica=booted.replica, release_ids=ids, stats={})
-    assert (answer.leases, answer.revoked) == ({}, [])
+def test_a_heartbeat_costs_the_same_whatever_is_held(django_assert_num_queries: Any) -> None:
+    booted = make_replica()
+    for _ in range(5):
+        lend(booted, make_sold())
+    with django_assert_num_queries(5):  # with those that begin and end the transaction
+        sessions.record_heartbeat(replica=booted.replica, stats={})
+
+
+def test_what_is_withdrawn_ends_though_nobody_ended_the_lease() -> None:
+    """The worker that ends leases may be gone: the version's state is enough."""
+    pulled, other, booted = make_sold(), make_sold(), make_replica()
+    released = lend(booted, pulled)
+    Version.objects.filter(pk__in=[pulled.version.pk, other.version.pk]).update(state=Version.State.RETIRED)
+    ended = sessions.record_heartbeat(replica=booted.replica, stats={})
+    assert ended.revoked == sorted([pulled.digest, other.digest]), "also what it does not hold: it may be asking"
+    assert ended.leases == [str(released)]
+    Version.objects.update(state_changed_at=timezone.now() - timedelta(seconds=sessions.TOLD_SECONDS + 1))
+    assert sessions.record_heartbeat(replica=booted.replica, stats={}).revoked == []
+
+
+def test_a_key_lent_to_verify_ends_with_the_verification() -> None:
+    sold, booted = make_sold(Version.State.VERIFYING), make_replica()
+    released = lend(booted, sold, "verify")
+    assert sessions.record_heartbeat(replica=booted.replica, stats={}).leases == []
+    Version.objects.filter(pk=sold.version.pk).update(state=Version.State.VERIFIED)
+    ended = sessions.record_heartbeat(replica=booted.replica, stats={})
+    assert (ended.revoked, ended.leases) == ([], [str(released)])
+
+
+def test_a_session_that_was_silent_while_a_lease_lasts_is_over_with_its_leases() -> None:
+    sold, booted = make_sold(), make_replica()
+    lend(booted, sold)
+    heard(29)
+    assert len(live()) == 1
+    heard(31)
+    assert live() == set()
+    with pytest.raises(SessionRefused):
+        sessions.record_heartbeat(replica=booted.replica, stats={})
+    assert live() == set(), "a lease that ran out does not rise again"
+
+
+def test_a_replica_gives_back_its_own_leases_alone() -> None:
+    mine, theirs = make_replica("r1"), make_replica("r2")
+    sold = make_sold()
+    own, foreign, kept = lend(mine, sold), lend(theirs, sold), lend(mine, make_sold())
+    sessions.record_heartbeat(replica=mine.replica, stats={}, returned=[own, foreign])
+    assert live() == {foreign, kept}
+
+
+def test_a_session_that_ended_while_its_key_was_on_the_way_gets_none() -> None:
+    sold, booted = make_sold(), make_replica()
+    want(booted.replica, sold.digest)
+    identities.revoke_replica(name=booted.replica.name)
+    with pytest.raises(SessionRefused):
+        services.release_key(replica=booted.replica, digest=sold.digest, purpose="serve")
+    assert not Release.objects.exists() and not Lease.objects.exists()

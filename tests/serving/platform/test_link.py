@@ -5,47 +5,54 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from protocol.admin import ReplicaStats
+from protocol.admin import ReplicaFigures
 from protocol.encoding import decode_base64url, encode_base64url
-from protocol.leases import LeaseAnswer, PackageIdentity
+from protocol.fleet import LoadNow
+from protocol.leases import KeyOnLoan, PackageIdentity
 from protocol.replicas import EnrolmentRequest, Heartbeat, HeartbeatAnswer, Registered, Registration
 from protocol.version import PROTOCOL_VERSION
 from sealed_weights import LeaseGrant, seal_lease
 from serving.platform.errors import LeaseRefused, ProtocolViolation, SessionRefused, VaultUnreachable
+from serving.platform.fleet_link import Acts
+from serving.platform.fleet_views import Snapshot
 from serving.platform.identity import ReplicaIdentity
 from serving.platform.leases import LeaseTable, boot_clock
 from serving.platform.link import Description, PlatformLink
 from serving.platform.receipts import ReceiptSigner
 from serving.platform.tickets import TicketVerifier
 
-A, DEK = "aa" * 32, bytes(range(32))
+A, REFUSED, DEK = "aa" * 32, "ff" * 32, bytes(range(32))
 DESCRIPTION = Description("http://127.0.0.1:1", "ab" * 32, {"kind": "none"})
-STATS = ReplicaStats(
-    steps=0,
-    max_adapters_in_one_batch=0,
-    batches_with_several_adapters=0,
-    prompt_tokens=0,
-    generated_tokens=0,
-    finished=0,
-    failed=0,
-    running=0,
-    waiting=0,
-    kv_blocks_used=0,
-    kv_blocks_total=8,
-    resident=[],
-    leased=[],
+NOW = Snapshot(
+    LoadNow(),
+    ReplicaFigures(
+        steps=0,
+        max_adapters_in_one_batch=0,
+        batches_with_several_adapters=0,
+        prompt_tokens=0,
+        generated_tokens=0,
+        finished=0,
+        failed=0,
+        running=0,
+        waiting=0,
+        kv_blocks_used=0,
+        kv_blocks_total=8,
+    ),
 )
 
 
 class Vault:
-    """`VaultClient` without HTTP: answers as the platform, and misbehaves on demand."""
+    """`VaultClient` without HTTP: answers as the platform, without fleet links, and misbehaves on demand."""
+
+    platform_url = "http://127.0.0.1:9"
 
     def __init__(self) -> None:
         self.key = Ed25519PrivateKey.generate()
@@ -54,6 +61,9 @@ class Vault:
         self.beats: list[list[str]] = []
         self.problem: Exception | None = None
         self.revoked: list[str] = []
+        self.ended: list[str] = []
+        self.batches: list[int] = []
+        self.held_up: threading.Event | None = None  # until when keys are not given out
         self.lease_changes: dict[str, Any] = {}
         self.replica_id = uuid.uuid4()
 
@@ -82,12 +92,20 @@ class Vault:
     def heartbeat(self, replica_id: str, beat: Heartbeat) -> HeartbeatAnswer:
         if self.problem:
             raise self.problem
-        leases = [str(release_id) for release_id in beat.leases]
-        self.beats.append(leases)
+        self.beats.append([str(release_id) for release_id in beat.returned])
         keys = {"k": encode_base64url(bytes(self.key.public_key().public_bytes_raw()))}
-        return HeartbeatAnswer({lease: 30.0 for lease in leases}, self.revoked, keys)
+        return HeartbeatAnswer(self.revoked, self.ended, keys)
 
-    def lease(self, digest: str, purpose: str) -> LeaseAnswer:
+    def lease(self, digests: Sequence[str], purpose: str) -> list[KeyOnLoan | LeaseRefused]:
+        self.batches.append(len(digests))
+        lent = [self._lend(digest) for digest in digests]
+        if self.held_up is not None:
+            assert self.held_up.wait(30)
+        return lent
+
+    def _lend(self, digest: str) -> KeyOnLoan | LeaseRefused:
+        if digest == REFUSED:
+            return LeaseRefused("no_demand", "nothing needs it")
         facts: dict[str, Any] = {
             "release_id": uuid.uuid4(),
             "replica_id": self.replica_id,
@@ -101,7 +119,7 @@ class Vault:
         public = decode_base64url(self.registrations[-1].hpke_public_key)
         sealed = seal_lease(grant, DEK, public, self.key)
         identity = PackageIdentity(uuid.uuid4(), grant.model_id, 1, "ab" * 32)
-        return LeaseAnswer(sealed.to_json(), encode_base64url(bytes(32)), identity, 100)
+        return KeyOnLoan(sealed.to_json(), encode_base64url(bytes(32)), identity, 100)
 
     def close(self) -> None:
         pass
@@ -113,6 +131,7 @@ class Running:
         self.leases = LeaseTable(lambda: boot_clock() + self.skipped)
         (folder / "credential").write_text("a credential of staff\n")
         self.ended: list[str] = []
+        self.dropped: list[str] = []
         self.ids: list[str] = []
         self.leases.on_end = self.ended.append
         self.ready = threading.Event()
@@ -122,10 +141,14 @@ class Running:
             ReceiptSigner("ab" * 32),
             TicketVerifier(),
             self.leases,
-            stats=lambda: STATS,
+            acts=Acts(lambda: NOW, drop=self.drop, prefetch=lambda digests: None),
             on_registered=self.ids.append,
         )
         self.link.start(DESCRIPTION, self.ready)
+
+    def drop(self, digests: Sequence[str]) -> list[Future[int]]:
+        self.dropped += digests
+        return [Future() for _ in digests]
 
 
 @pytest.fixture
@@ -197,15 +220,58 @@ def test_a_partition_ends_every_lease_28_seconds_after_the_last_heartbeat(runnin
     assert not running.leases.is_live(A)
 
 
-def test_leases_are_renewed_and_a_revoked_digest_ends_with_the_next_heartbeat(running: Running) -> None:
+def test_a_revoked_digest_ends_with_the_next_heartbeat_and_for_good(running: Running) -> None:
     registered(running)
     key = running.link.request_key(A, "serve")
     assert key.dek == DEK
-    eventually(lambda: [key.release_id] in running.vault.beats)
     running.vault.revoked = [A]
-    eventually(lambda: running.ended == [A])
+    eventually(lambda: running.ended == [A] and running.dropped == [A])
+    beats = len(running.vault.beats)
+    eventually(lambda: len(running.vault.beats) > beats + 2)
+    assert running.dropped == [A], "it is told again for a while, and dropped once"
     with pytest.raises(LeaseRefused):
         running.link.request_key(A, "serve")
+
+
+def test_a_revocation_that_overtakes_its_key_wins(running: Running) -> None:
+    registered(running)
+    running.vault.held_up = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(running.link.request_key, A, "serve")
+        eventually(lambda: running.vault.batches == [1])
+        running.vault.revoked = [A]
+        eventually(lambda: running.leases.is_revoked(A))
+        running.vault.held_up.set()
+        with pytest.raises(LeaseRefused, match="over before"):
+            asked.result(30)
+    assert running.leases.held() == [] and running.ended == []
+
+
+def test_what_was_given_back_is_told_once_with_a_heartbeat(running: Running) -> None:
+    registered(running)
+    key = running.link.request_key(A, "serve")
+    running.leases.give_back(A)
+    eventually(lambda: [key.release_id] in running.vault.beats)
+    beats = len(running.vault.beats)
+    eventually(lambda: len(running.vault.beats) > beats + 2)
+    assert running.vault.beats.count([key.release_id]) == 1
+
+
+def test_keys_that_are_asked_for_meanwhile_come_in_one_call(running: Running) -> None:
+    registered(running)
+    digests = [f"{number:064x}" for number in range(40)]
+    running.vault.held_up = threading.Event()
+    with ThreadPoolExecutor(42) as pool:
+        first = pool.submit(running.link.request_key, A, "serve")
+        eventually(lambda: running.vault.batches == [1])
+        rest = [pool.submit(running.link.request_key, digest, "serve") for digest in digests]
+        refused = pool.submit(running.link.request_key, REFUSED, "serve")
+        eventually(lambda: len(running.link._keys["serve"]._waiting) == 41)
+        running.vault.held_up.set()
+        assert {one.result(30).digest for one in [first, *rest]} == {A, *digests}
+        with pytest.raises(LeaseRefused, match="nothing needs it"):
+            refused.result(30)
+    assert running.vault.batches == [1, 32, 9] and len(running.leases.held()) == 41
 
 
 @pytest.mark.parametrize("changes", [{"digest": "bb" * 32}, {"replica_id": uuid.uuid4()}])

@@ -61,7 +61,7 @@ class Link:
             identity=self.identity,
             package_size=self.package.size,
         )
-        self.leases.grant(key.release_id, digest, 30, asked_at=self.leases.now())
+        self.leases.grant(key.release_id, digest, asked_at=self.leases.now())
         self.handed_out.append(key)
         return key
 

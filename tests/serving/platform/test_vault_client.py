@@ -91,7 +91,7 @@ def test_a_registration_gives_the_session_of_later_calls(platform: Platform) -> 
     assert str(platform.client.register(REGISTRATION).replica_id) == REGISTERED["replica_id"]
     platform.answer({})
     with pytest.raises(ProtocolViolation):
-        platform.client.lease("ab" * 32, "serve")
+        platform.client.lease(["ab" * 32], "serve")
     assert platform.tokens == [None, "Bearer session"]
 
 
@@ -131,10 +131,10 @@ def test_a_refusal_is_told_from_an_outage(platform: Platform) -> None:
     ):
         platform.answer({"error": {"code": code, "message": "no"}}, status)
         with pytest.raises(error, match="no"):
-            platform.client.lease("ab" * 32, "serve")
+            platform.client.lease(["ab" * 32], "serve")
     platform.answer({"error": "not of the protocol"}, 403)
     with pytest.raises(VaultUnreachable, match="403"):
-        platform.client.lease("ab" * 32, "serve")
+        platform.client.lease(["ab" * 32], "serve")
 
 
 def test_an_answer_over_the_limit_is_not_read_to_its_end(platform: Platform) -> None:

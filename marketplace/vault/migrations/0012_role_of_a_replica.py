@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("vault", "0009_drained_replicas"),
+        ("vault", "0011_retired_and_lost_names"),
     ]
 
     operations = [

@@ -4,7 +4,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
     dependencies = [
         ("catalog", "0015_base_lines"),
-        ("vault", "0009_drained_replicas"),
+        ("vault", "0012_role_of_a_replica"),
     ]
 
     operations = [

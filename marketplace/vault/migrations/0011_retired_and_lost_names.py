@@ -3,7 +3,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("vault", "0009_drained_replicas"),
+        ("vault", "0010_leases_by_session"),
     ]
 
     operations = [

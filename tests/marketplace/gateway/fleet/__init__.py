@@ -1,0 +1,1 @@
+"""Tests of the fleet link: real gateways, the replica's own code at the other end."""
