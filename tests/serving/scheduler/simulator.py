@@ -1,6 +1,6 @@
-"""Discrete-event simulation of the scheduler: the planner, pool, queues, accounts and admission that production runs,
-with a clock that is a number, a runner whose steps take what a hidden cost model says (plus noise and absurd outliers),
-and adapters that arrive when their load is over. One seed is one trace, the same on every machine.
+"""Random lives of a simulated replica (`serving.simulation`): the planner, pool, queues, accounts and admission that
+production runs, with steps that take what a hidden cost model says (plus noise and absurd outliers). One seed is one
+trace, the same on every machine.
 
 After every step the integrity of planner and pool is checked; `Trace.run` raises AssertionError when anything that the
 scheduler promises does not hold: see `_check_*`.
@@ -11,7 +11,6 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
-from collections import deque
 from dataclasses import dataclass, replace
 
 from serving.core import AdapterRef, LatencyClass, Request, SamplingParams, Sequence, Status
@@ -23,30 +22,18 @@ from serving.scheduler.fairness import Prices
 from serving.scheduler.limits import Limits
 from serving.scheduler.planner import Planner
 from serving.scheduler.slo import Target, Targets
-from serving.steps import StepPlan
+from serving.simulation import Script, SimulatedReplica, SimulatedResidency
+from serving.simulation.replica import IDLE_SECONDS
+from serving.steps import Chunk, StepPlan
 from tests.serving.scheduler.guesses import Guesses
 from tests.serving.scheduler.outcome import Outcome
-from tests.serving.scheduler.residency import RANKS, SimulatedResidency
 from tests.serving.scheduler.simulated_store import KeyCopies, draw_stores
 
 GREEDY = SamplingParams(temperature=0)
 MAX_STEPS = 20_000
-IDLE_SECONDS = 0.2
+LOAD_SECONDS = 0.15
+RANKS = (4, 8, 16, 64)
 _CLASSES = tuple(LatencyClass)
-_RNG = random.Random(0)
-
-
-class _Text:
-    stopped = False
-
-    def push(self, token_id: int) -> str:
-        return ""
-
-    def finish(self) -> str:
-        return ""
-
-
-_TEXT = _Text()
 
 
 @dataclass(slots=True)
@@ -57,7 +44,7 @@ class _Wait:
     gap: float
 
 
-class Trace:
+class Trace(Script):
     """One simulated life of a replica, drawn from `seed`. kind: mixed (everything at once), fair (one class, tenants
     that always have work), flood (the first class asks for more than there is). levels: with memory levels below the
     KV pool; None: in every second trace."""
@@ -65,15 +52,20 @@ class Trace:
     def __init__(self, seed: int, kind: str = "mixed", *, levels: bool | None = None) -> None:
         self.seed, self.kind = seed, kind
         self.rng = rng = random.Random(f"{kind}/{seed}")
-        self.now, self.outcome = 0.0, Outcome()
+        self.outcome = Outcome()
         self.level_rng = random.Random(f"levels/{kind}/{seed}")
-        self.depth = rng.randrange(2)
+        depth = rng.randrange(2)
         size = rng.choice((2, 4, 8))
         self.longest = size * rng.randint(3, 8)
         seqs = rng.randint(1, 6)
         budget = max(seqs, rng.randint(4, 40))
         blocks = 2 + self.longest // size + rng.randint(0, 3 * self.longest // size)
-        self.residency = SimulatedResidency(rng.randint(1, 4), rng)
+        self.residency = SimulatedResidency(
+            rng.randint(1, 4),
+            rank=lambda digest: RANKS[int(digest[1:]) % 4],
+            load_seconds=lambda digest: LOAD_SECONDS * rng.uniform(0.7, 2.0),
+            workers=self.level_rng.randint(1, 3),
+        )
         speed = 10 ** rng.uniform(-1.5, 0.5)
         self.truth = CostModel(tuple(c * speed * rng.uniform(0.5, 2.0) for c in DEFAULTS))
         limits = Limits(
@@ -93,16 +85,16 @@ class Trace:
                 Target(8.0 * speed, 0.5 * speed, 10.0 * speed),
             ),
             drafter=Guesses(rng),
-            max_draft_rows=0 if self.depth else rng.choice((0, 4, 40)),
+            max_draft_rows=0 if depth else rng.choice((0, 4, 40)),
             tiers=Tiers(pool, self.stores, KeyCopies(self.level_rng)),
         )
+        self.replica = SimulatedReplica(self.planner, self.residency, self, depth=depth)
         self.tenants = {f"t{i}": rng.choice((0.5, 1.0, 1.0, 2.0)) for i in range(rng.randint(2, 4))}
         self.adapters = [f"a{i}" for i in range(rng.randint(1, 6))]
         self.speed = speed
         self._ids = itertools.count()
         self._events: list[tuple[float, int, str, object]] = []
         self._prefixes = [[rng.randrange(9) for _ in range(self.longest)] for _ in range(3)]
-        self._launched: deque[StepPlan] = deque()
         self._probes: dict[Sequence, float] = {}
         self._aged: dict[Sequence, _Wait] = {}
         self._service = 0.0
@@ -110,6 +102,10 @@ class Trace:
         self._longest_stay = 0.0
         self._refilled = 0
         self._draw()
+
+    @property
+    def now(self) -> float:
+        return self.replica.now
 
     # -- what happens -----------------------------------------------------------------------------------------------
 
@@ -168,18 +164,7 @@ class Trace:
         planner, idle = self.planner, 0
         for _ in range(MAX_STEPS):
             self._take_events()
-            self.residency.poll(self.now)
-            plan = planner.plan(self.now)
-            self._check_plan(plan)
-            for sequence in plan.expired:
-                self._finish(sequence)
-                self.outcome.expired += 1
-            self.residency.want(plan.wanted, self.now)
-            if plan.chunks:
-                self._launched.append(plan)
-                self._pass_time(plan)
-            while len(self._launched) > (self.depth if plan.chunks else 0):
-                self._commit(self._launched.popleft())
+            plan = self.replica.turn()
             self._check_after()
             if plan.chunks or plan.expired:
                 idle = 0
@@ -194,17 +179,18 @@ class Trace:
 
     def _sleep(self, idle: int) -> None:
         """To the next event; a planner that does nothing although there is something to do is stuck."""
-        times = [at for at in self.residency.loading.values() if at > self.now]
-        times += [at for store in self.stores for at in store.ends if at > self.now]
+        times = [at for store in self.stores for at in store.ends if at > self.now]
+        if (at := self.residency.next_arrival(self.now)) is not None:
+            times.append(at)
         if self._events:
             times.append(self._events[0][0])
         if any(map(self.planner.restores.restoring, self.planner.waiting)):
             times.append(self.now + IDLE_SECONDS * self.speed)
         if times:
-            self.now = max(self.now, min(times))
+            self.replica.advance(min(times))
         else:
             assert idle < 5, f"stuck at {self.now} with {len(self.planner.sequences())} requests"
-            self.now += IDLE_SECONDS
+            self.replica.advance(self.now + IDLE_SECONDS)
 
     def _take_events(self) -> None:
         while self._events and self._events[0][0] <= self.now:
@@ -214,12 +200,12 @@ class Trace:
             elif what == "cancel":
                 for sequence in self.planner.sequences():
                     if sequence.request.request_id == value:
-                        self._finish(sequence)
+                        self.replica.finish(sequence, "cancelled")
                         self.outcome.cancelled += 1
             elif what == "revoke":
                 self._revoke(str(value))
             else:
-                self.residency.revoked.discard(str(value))
+                self.residency.readmit(str(value))
 
     def _arrive(self, request: Request) -> None:
         planner = self.planner
@@ -239,71 +225,65 @@ class Trace:
                     return
                 probe = request.deadline - self.now
                 request = replace(request, deadline=None)
-        sequence = Sequence(request, self.now, list(request.prompt_token_ids), _TEXT, _RNG)
+        sequence = self.replica.add(request)
         if probe is not None:
             self._probes[sequence] = probe
-        if request.adapter.digest is not None:
-            self.residency.expected.setdefault(request.adapter.digest, {})[sequence] = None
-        planner.add(sequence)
 
     def _outlook(self) -> Outlook:
         return observe(self.planner)
 
     def _revoke(self, digest: str) -> None:
-        while self._launched:
-            self._commit(self._launched.popleft())
+        self.replica.settle()
         self.residency.revoke(digest)
         for sequence in self.planner.sequences():
             if sequence.digest == digest:
-                self._finish(sequence)
+                self.replica.finish(sequence, "revoked")
                 self.outcome.revoked += 1
         self.planner.drop_prefixes(digest)
 
-    def _pass_time(self, plan: StepPlan) -> None:
+    # -- the script of the replica ----------------------------------------------------------------------------------
+
+    def seconds(self, plan: StepPlan) -> float:
         seconds = self.truth.predict(plan.shape) * self.rng.uniform(0.9, 1.2)
-        if self.rng.random() < 0.01:
-            seconds *= 20
-        self.now += seconds
-        self.planner.costs.observe(plan.shape, seconds)
+        return seconds * 20 if self.rng.random() < 0.01 else seconds
 
-    def _commit(self, plan: StepPlan) -> None:
-        if self.kind == "mixed" and self.rng.random() < 0.003:  # a step that fails takes its requests with it
-            for chunk in plan.chunks:
-                if chunk.sequence.status is not Status.FINISHED:
-                    self._finish(chunk.sequence)
-                    self.outcome.failed += 1
-            return
-        for chunk in plan.chunks:
-            samples, accepted = chunk.samples, self.rng.randint(0, len(chunk.draft)) if chunk.draft else 0
-            if self.planner.commit(chunk, self.now, accepted) and samples:
-                self.outcome.drafted += len(chunk.draft)
-                self.outcome.accepted += accepted
-                for _ in range(1 + accepted):
-                    if chunk.sequence.status is not Status.FINISHED:
-                        self._append(chunk.sequence)
+    def planned(self, plan: StepPlan) -> None:
+        self._check_plan(plan)
 
-    def _append(self, sequence: Sequence) -> None:
-        sequence.tokens.append(7)
+    def fails(self, plan: StepPlan) -> bool:
+        return self.kind == "mixed" and self.rng.random() < 0.003
+
+    def accepted(self, chunk: Chunk) -> int:
+        accepted = self.rng.randint(0, len(chunk.draft))
+        self.outcome.drafted += len(chunk.draft)
+        self.outcome.accepted += accepted
+        return accepted
+
+    def token(self, sequence: Sequence) -> None:
         if sequence.output_tokens == 1 and sequence in self._probes:
             self.outcome.probes.append((self._probes.pop(sequence), self.now - sequence.arrival))
-        if sequence.output_tokens >= sequence.request.max_tokens or self.rng.random() < 0.02:
-            self._finish(sequence)
-            self.outcome.served += 1
-            self.outcome.cached_tokens += sequence.cached_tokens
-            if self.kind == "fair" and self._refilled < self.refills:
-                self._refilled += 1
-                for tenant in self.tenants:
-                    while self.planner.waiting.waiting_of(tenant) < 2:
-                        self._arrive(self._request(tenant, LatencyClass.STANDARD, plain=True))
 
-    def _finish(self, sequence: Sequence) -> None:
-        self.planner.finish(sequence)
+    def done(self, sequence: Sequence) -> bool:
+        return sequence.output_tokens >= sequence.request.max_tokens or self.rng.random() < 0.02
+
+    def ended(self, sequence: Sequence, how: str) -> None:
         self._probes.pop(sequence, None)
         self._aged.pop(sequence, None)
-        if sequence.digest is not None:
-            self.residency.expected[sequence.digest].pop(sequence, None)
         if sequence.admitted_at is not None:
             self._longest_stay = max(self._longest_stay, self.now - sequence.admitted_at)
+        self.outcome.expired += how == "expired"
+        self.outcome.failed += how == "failed"
+        if how == "served":
+            self._served(sequence)
+
+    def _served(self, sequence: Sequence) -> None:
+        self.outcome.served += 1
+        self.outcome.cached_tokens += sequence.cached_tokens
+        if self.kind == "fair" and self._refilled < self.refills:
+            self._refilled += 1
+            for tenant in self.tenants:
+                while self.planner.waiting.waiting_of(tenant) < 2:
+                    self._arrive(self._request(tenant, LatencyClass.STANDARD, plain=True))
 
     # -- what must hold ---------------------------------------------------------------------------------------------
 
@@ -320,7 +300,7 @@ class Trace:
             assert len(sequence.blocks) * planner.pool.block_size >= chunk.end
             assert sequence.digest is None or self.residency.pins[sequence.digest] > 0
         assert len(set(plan.fresh_blocks)) == len(plan.fresh_blocks)
-        if not plan.chunks and not self._launched and not late:
+        if not plan.chunks and not self.replica.in_flight and not late:
             ready = [s for s in planner.sequences() if self.residency.is_ready(s.digest)]
             could = [s for s in ready if not planner.restores.restoring(s)]
             assert not could, "nothing is computed, something could be"
@@ -335,6 +315,7 @@ class Trace:
 
     def _check_after(self) -> None:
         self.planner.check_integrity()
+        self.residency.check_integrity()
         if self.kind == "fair":
             self._check_fairness()
         else:
@@ -390,7 +371,7 @@ class Trace:
         assert planner.pool.used == 0 and not planner.running and not len(planner.waiting)
         assert all(pins == 0 for pins in self.residency.pins.values())
         assert planner.accounts.counters.gap() == 0.0
-        assert not self._launched
+        assert not self.replica.in_flight
         restores = planner.restores
         self.outcome.restored = sum(counts.restored_blocks for counts in restores.tiers.counts().values())
         self.outcome.given_up = restores.counts.given_up
