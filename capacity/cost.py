@@ -85,7 +85,7 @@ def token_cost(
 
 
 def margin(revenue: int, machines: int, *, creator_share: Fraction, fee_share: Fraction) -> Margin:
-    """Return a month's margin. revenue, machines: millionths; creator_share, fee_share: parts of the revenue, 0 to 1."""
+    """Return a month's margin. revenue, machines: millionths; the shares: parts of the revenue, 0 to 1."""
     if not (0 <= creator_share <= 1 and 0 <= fee_share <= 1):
         raise PlanningError("step 13: shares of the revenue lie between 0 and 1")
     return Margin(revenue, math.ceil(revenue * creator_share), math.ceil(revenue * fee_share), machines)
