@@ -161,6 +161,7 @@ TABLES = {
     "watch_alarm": WRITE,
     "watch_baseline": "SELECT, INSERT, UPDATE",
     "watch_block": APPEND,
+    "watch_demand": WRITE,
     "watch_hour": WRITE,
     "watch_hourcaller": WRITE,
     "watch_mark": "SELECT, INSERT, UPDATE",
