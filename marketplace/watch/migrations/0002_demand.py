@@ -4,28 +4,29 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('watch', '0001_initial'),
+        ("watch", "0001_initial"),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='Demand',
+            name="Demand",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('version_id', models.UUIDField()),
-                ('hour', models.DateTimeField()),
-                ('latency_class', models.CharField(max_length=12)),
-                ('served', models.BigIntegerField(default=0)),
-                ('refused', models.BigIntegerField(default=0)),
-                ('prompt_tokens', models.BigIntegerField(default=0)),
-                ('cached_tokens', models.BigIntegerField(default=0)),
-                ('completion_tokens', models.BigIntegerField(default=0)),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("version_id", models.UUIDField()),
+                ("hour", models.DateTimeField()),
+                ("latency_class", models.CharField(max_length=12)),
+                ("served", models.BigIntegerField(default=0)),
+                ("refused", models.BigIntegerField(default=0)),
+                ("prompt_tokens", models.BigIntegerField(default=0)),
+                ("cached_tokens", models.BigIntegerField(default=0)),
+                ("completion_tokens", models.BigIntegerField(default=0)),
             ],
             options={
-                'indexes': [models.Index(fields=['hour'], name='watch_demand_hour')],
-                'constraints': [models.UniqueConstraint(fields=('version_id', 'hour', 'latency_class'), name='watch_demand_once')],
+                "indexes": [models.Index(fields=["hour"], name="watch_demand_hour")],
+                "constraints": [
+                    models.UniqueConstraint(fields=("version_id", "hour", "latency_class"), name="watch_demand_once")
+                ],
             },
         ),
     ]
