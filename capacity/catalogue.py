@@ -14,7 +14,7 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
-from capacity.errors import BadCatalogue
+from capacity.errors import PlanRefused
 
 MICRO = 1_000_000  # of the currency's unit: money is counted in whole millionths
 STALE_DAYS = 30
@@ -67,7 +67,7 @@ class PriceList:
 
 
 def read_catalogue(path: Path) -> dict[str, Accelerator]:
-    """Return the accelerators of a TOML file by name. Raises BadCatalogue."""
+    """Return the accelerators of a TOML file by name. Raises PlanRefused."""
     rows = _rows(_load(path), "accelerator", path)
     found = [_accelerator(row) for row in rows]
     _require_distinct([one.name for one in found], path)
@@ -75,25 +75,25 @@ def read_catalogue(path: Path) -> dict[str, Accelerator]:
 
 
 def read_prices(path: Path, catalogue: Mapping[str, Accelerator]) -> PriceList:
-    """Return the offers of a TOML file; each names an accelerator of the catalogue. Raises BadCatalogue."""
+    """Return the offers of a TOML file; each names an accelerator of the catalogue. Raises PlanRefused."""
     data = _load(path)
     currency = data.get("currency")
     if not isinstance(currency, str) or len(currency) != 3 or not currency.isupper():
-        raise BadCatalogue(f'{path.name}: currency is a code of three capitals, such as "USD"')
+        raise PlanRefused(13, f'{path.name}: currency is a code of three capitals, such as "USD"')
     prices = []
     for row in [*_rows(data, "price", path, least=0), *_rows(data, "own", path, least=0)]:
         other = row.get("currency", currency)
         if other != currency:
-            raise BadCatalogue(
-                f"{path.name}: {_name(row)} is in {other}, the list in {currency}: a plan has one currency"
+            raise PlanRefused(
+                13, f"{path.name}: {_name(row)} is in {other}, the list in {currency}: a plan has one currency"
             )
         if row.get("accelerator") not in catalogue:
-            raise BadCatalogue(
-                f"{path.name}: {_name(row)} is for {row.get('accelerator')!r}, which the catalogue has not"
+            raise PlanRefused(
+                13, f"{path.name}: {_name(row)} is for {row.get('accelerator')!r}, which the catalogue has not"
             )
         prices.append(_price(row))
     if not prices:
-        raise BadCatalogue(f"{path.name} has no offer")
+        raise PlanRefused(13, f"{path.name} has no offer")
     _require_distinct([one.name for one in prices], path)
     return PriceList(currency, tuple(prices))
 
@@ -135,15 +135,17 @@ def owned_hourly(
 def _accelerator(row: Mapping[str, Any]) -> Accelerator:
     name = _name(row)
     if row.get("dense") is not True:
-        raise BadCatalogue(
+        raise PlanRefused(
+            13,
             f"{name}: say `dense = true` once its TFLOP/s are those without sparsity. Data sheets print twice as many, "
-            "with a footnote"
+            "with a footnote",
         )
     bf16 = _figure(row, "tflops_bf16", 1, 100_000)
     fp8 = _figure(row, "tflops_fp8", 1, 200_000) if "tflops_fp8" in row else None
     if fp8 is not None and not 1.9 <= fp8 / bf16 <= 2.1:
-        raise BadCatalogue(
-            f"{name}: fp8 is {fp8 / bf16:.2g} times bf16, and dense figures differ by 2: one of them is with sparsity"
+        raise PlanRefused(
+            13,
+            f"{name}: fp8 is {fp8 / bf16:.2g} times bf16, and dense figures differ by 2: one of them is with sparsity",
         )
     return Accelerator(
         name,
@@ -166,9 +168,9 @@ def _price(row: Mapping[str, Any]) -> Price:
         hourly = int((_money(row, "hourly") * MICRO).to_integral_value())
     commitment = "reserved" if own else row.get("commitment", "on-demand")
     if commitment not in ("reserved", "on-demand"):
-        raise BadCatalogue(f'{_name(row)}: commitment is "reserved" or "on-demand"')
+        raise PlanRefused(13, f'{_name(row)}: commitment is "reserved" or "on-demand"')
     if hourly <= 0:
-        raise BadCatalogue(f"{_name(row)}: an hour costs more than nothing")
+        raise PlanRefused(13, f"{_name(row)}: an hour costs more than nothing")
     return Price(
         _name(row),
         row["accelerator"],
@@ -184,34 +186,34 @@ def _price(row: Mapping[str, Any]) -> Price:
 def _load(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > 1 << 20:
-            raise BadCatalogue(f"{path.name} is longer than 1 MiB")
+            raise PlanRefused(13, f"{path.name} is longer than 1 MiB")
         return tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError) as error:
-        raise BadCatalogue(f"{path} cannot be read: {error}") from None
+        raise PlanRefused(13, f"{path} cannot be read: {error}") from None
     except tomllib.TOMLDecodeError as error:
-        raise BadCatalogue(f"{path.name} is not TOML: {error}") from None
+        raise PlanRefused(13, f"{path.name} is not TOML: {error}") from None
 
 
 def _rows(data: Mapping[str, Any], key: str, path: Path, least: int = 1) -> list[dict[str, Any]]:
     rows = data.get(key, [])
     if not isinstance(rows, list) or len(rows) < least or not all(isinstance(row, dict) for row in rows):
-        raise BadCatalogue(f"{path.name} has no [[{key}]]")
+        raise PlanRefused(13, f"{path.name} has no [[{key}]]")
     return rows
 
 
 def _name(row: Mapping[str, Any]) -> str:
     name = row.get("name")
     if not isinstance(name, str) or not 1 <= len(name) <= 100:
-        raise BadCatalogue("every entry has a name of 1 to 100 characters")
+        raise PlanRefused(13, "every entry has a name of 1 to 100 characters")
     return name
 
 
 def _figure(row: Mapping[str, Any], key: str, least: float, most: float, *, whole: bool = False) -> float:
     value = row.get(key)
     if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
-        raise BadCatalogue(f"{_name(row)}: {key} is a {'whole ' if whole else ''}number")
+        raise PlanRefused(13, f"{_name(row)}: {key} is a {'whole ' if whole else ''}number")
     if not (math.isfinite(value) and least <= value <= most):
-        raise BadCatalogue(f"{_name(row)}: {key} is {value}, and lies between {least:g} and {most:g}")
+        raise PlanRefused(13, f"{_name(row)}: {key} is {value}, and lies between {least:g} and {most:g}")
     return float(value)
 
 
@@ -222,20 +224,20 @@ def _money(row: Mapping[str, Any], key: str) -> Decimal:
             raise InvalidOperation
         amount = Decimal(value)
     except InvalidOperation:
-        raise BadCatalogue(f'{_name(row)}: {key} is a number in quotes, such as "2.50"') from None
+        raise PlanRefused(13, f'{_name(row)}: {key} is a number in quotes, such as "2.50"') from None
     if not amount.is_finite() or amount < 0 or amount > 10**9 or (key in ("years", "pue") and amount < 1):
-        raise BadCatalogue(f"{_name(row)}: {key} is {value}, which cannot be")
+        raise PlanRefused(13, f"{_name(row)}: {key} is {value}, which cannot be")
     return amount
 
 
 def _origin(row: Mapping[str, Any]) -> tuple[str, datetime.date]:
     source, date = row.get("source"), row.get("date")
     if not isinstance(source, str) or not source.strip() or type(date) is not datetime.date:
-        raise BadCatalogue(f"{_name(row)}: say where the figures are from, and of which day (source, date)")
+        raise PlanRefused(13, f"{_name(row)}: say where the figures are from, and of which day (source, date)")
     return source.strip(), date
 
 
 def _require_distinct(names: list[str], path: Path) -> None:
     for name in names:
         if names.count(name) > 1:
-            raise BadCatalogue(f"{path.name} has {name} twice")
+            raise PlanRefused(13, f"{path.name} has {name} twice")

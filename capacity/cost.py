@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from capacity.catalogue import MICRO
-from capacity.errors import PlanningError
+from capacity.errors import PlanRefused
 
 SWING = 0.2
 
@@ -73,7 +73,7 @@ def token_cost(
     best_hourly, best_rate: cost of an hour, and calls/s, at the highest rate within the promise
     """
     if len(hourly) != len(calls):
-        raise PlanningError("step 13: costs and calls are of the same hours")
+        raise PlanRefused(13, "costs and calls are of the same hours")
     per_hour = [rate * output_tokens * 3600 for rate in calls]
     tokens = sum(per_hour)
     quiet = [(cost, made) for cost, made in zip(hourly, per_hour, strict=True) if made > 0]
@@ -87,7 +87,7 @@ def token_cost(
 def margin(revenue: int, machines: int, *, creator_share: Fraction, fee_share: Fraction) -> Margin:
     """Return a month's margin. revenue, machines: millionths; the shares: parts of the revenue, 0 to 1."""
     if not (0 <= creator_share <= 1 and 0 <= fee_share <= 1):
-        raise PlanningError("step 13: shares of the revenue lie between 0 and 1")
+        raise PlanRefused(13, "shares of the revenue lie between 0 and 1")
     return Margin(revenue, math.ceil(revenue * creator_share), math.ceil(revenue * fee_share), machines)
 
 

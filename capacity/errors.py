@@ -1,19 +1,19 @@
-"""Refusals of planning: each says what is wrong with an input, and which step cannot be done."""
+"""Every refusal of a plan."""
 
 from __future__ import annotations
 
 
-class PlanningError(Exception):
-    """A plan, or a part of it, cannot be made from these inputs."""
+class PlanRefused(Exception):
+    """A plan, or one step of it, that cannot be made; the message says what to change.
 
+    step: the number of the step that fails; 0: none in particular
+    """
 
-class BadHistory(PlanningError):
-    """A history of demand is empty or has figures that cannot be."""
+    def __init__(self, step: int, message: str) -> None:
+        super().__init__(f"step {step}: {message}" if step else message)
+        self.step = step
+        self._message = message
 
-
-class BadCatalogue(PlanningError):
-    """A catalogue or a list of prices has figures that cannot be, or cannot be compared."""
-
-
-class CannotServe(PlanningError):
-    """No fleet serves this demand with what may be had; the message says which limit, and by how much."""
+    def __reduce__(self) -> tuple[type[PlanRefused], tuple[int, str]]:
+        """Let a refusal pass between processes."""
+        return type(self), (self.step, self._message)

@@ -16,33 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capacity.catalogue import Price
-from capacity.errors import CannotServe
-from capacity.program import Program
+from capacity.errors import PlanRefused
+from capacity.program import Block, Program, Replica
 
 SOLVE_SECONDS = 20.0
 _MOST_COMBINATIONS = 20_000
-
-
-@dataclass(frozen=True)
-class Replica:
-    """One replica of a base on an offer's machines. rate: calls/s within the promise; degraded: within the lesser one.
-
-    cards: accelerators that it takes (its tensor parallelism)
-    """
-
-    base: str
-    offer: str
-    rate: float
-    degraded: float
-    cards: int = 1
-
-
-@dataclass(frozen=True)
-class Block:
-    """A level of the load-duration curve: hours a month, and the calls/s of each base in them."""
-
-    hours: float
-    demand: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -50,7 +28,8 @@ class Fleet:
     """Machines to have. cost: millionths of the currency for the hours of all blocks.
 
     replicas: (base, offer, block) → count; machines: (offer, block) → count, the same in all blocks where reserved
-    gap: share by which a cheaper fleet may exist, at most; rule: "program" or "one kind per base"
+    gap: share by which a cheaper fleet may exist, at most (1: no bound was found)
+    rule: "program" or "one kind per base"
     one_kind_cost: the cheapest fleet with one kind for each base, None where none serves
     """
 
@@ -90,14 +69,14 @@ def cheapest(
     zone_may_fail: bool = False,
     seconds: float = SOLVE_SECONDS,
 ) -> Fleet:
-    """Return the cheapest fleet found. spare: replicas that each base has beyond one. Raises CannotServe, with why."""
+    """Return the cheapest fleet found. spare: replicas that each base has beyond one. Raises PlanRefused, with why."""
     _check(blocks, offers, replicas)
     single = one_kind_per_base(blocks, offers, replicas, spare=spare, zone_may_fail=zone_may_fail)
     program = Program(blocks, offers, replicas, spare=spare, zone_may_fail=zone_may_fail)
     solved = program.solve(seconds)
     one_kind_cost = None if single is None else single.cost
     if solved is None and single is None:
-        raise CannotServe(program.why())
+        raise PlanRefused(12, program.why())
     if solved is None or (single is not None and single.cost <= solved.cost):
         assert single is not None
         bound = solved.bound if solved is not None else 0.0
@@ -212,15 +191,17 @@ def _check(blocks: Sequence[Block], offers: Sequence[Price], replicas: Sequence[
     for one in replicas:
         offer = known.get(one.offer)
         if offer is None:
-            raise CannotServe(f"{one.base} is to run on {one.offer}, which is no offer")
+            raise PlanRefused(12, f"{one.base} is to run on {one.offer}, which is no offer")
         if not (0 < one.degraded < math.inf and 0 < one.rate < math.inf and 1 <= one.cards <= offer.cards):
-            raise CannotServe(f"{one.base} on {one.offer}: a replica has a rate above 0 and fits one machine")
+            raise PlanRefused(12, f"{one.base} on {one.offer}: a replica has a rate above 0 and fits one machine")
     bases = {one.base for one in replicas}
     for block in blocks:
         for base, demand in block.demand.items():
             if not (math.isfinite(demand) and demand >= 0 and block.hours > 0):
-                raise CannotServe(f"the demand for {base} is {demand} calls/s in {block.hours} hours, which cannot be")
+                raise PlanRefused(
+                    12, f"the demand for {base} is {demand} calls/s in {block.hours} hours, which cannot be"
+                )
             if demand and base not in bases:
-                raise CannotServe(
-                    f"{base} has a demand of {demand:.3g} calls/s, and no accelerator serves it in its promise"
+                raise PlanRefused(
+                    12, f"{base} has a demand of {demand:.3g} calls/s, and no accelerator serves it in its promise"
                 )

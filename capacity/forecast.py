@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 from numpy.typing import NDArray
 
-from capacity.errors import BadHistory
+from capacity.errors import PlanRefused
 
 Hours = NDArray[np.float64]
 
@@ -39,16 +39,16 @@ class Demand:
     calls: Hours
 
     def __post_init__(self) -> None:
-        """Raise BadHistory for figures that are none."""
+        """Raise PlanRefused for figures that are none."""
         known = self.calls[~np.isnan(self.calls)]
         if self.start.tzinfo is None or self.start != self.start.astimezone(UTC).replace(
             minute=0, second=0, microsecond=0
         ):
-            raise BadHistory("a history starts at a full hour, with its time zone")
+            raise PlanRefused(3, "a history starts at a full hour, with its time zone")
         if known.size == 0 or not known.any():
-            raise BadHistory("the history is empty: there is no call in it; give a workload with rates instead")
+            raise PlanRefused(3, "the history is empty: there is no call in it; give a workload with rates instead")
         if np.isinf(known).any() or (known < 0).any():
-            raise BadHistory("a history has calls by hour, which are finite and not negative")
+            raise PlanRefused(3, "a history has calls by hour, which are finite and not negative")
 
 
 @dataclass(frozen=True)
@@ -90,9 +90,9 @@ class Forecast:
 
 
 def forecast(history: Demand, *, weeks: int = 1, events: Sequence[Event] = ()) -> Forecast:
-    """Return the demand of the next `weeks` weeks (1 to 13). Raises BadHistory."""
+    """Return the demand of the next `weeks` weeks (1 to 13). Raises PlanRefused."""
     if not 1 <= weeks <= 13:
-        raise BadHistory("a forecast is for 1 to 13 weeks")
+        raise PlanRefused(3, "a forecast is for 1 to 13 weeks")
     calls, hours = history.calls, weeks * WEEK
     start = history.start + timedelta(hours=len(calls))
     if len(calls) < SHORT_DAYS * 24:
@@ -280,7 +280,7 @@ def _with_events(found: Forecast, events: Sequence[Event]) -> Forecast:
     factors = np.ones(len(found.median))
     for event in events:
         if not (math.isfinite(event.factor) and 0 < event.factor <= 1000 and event.start < event.end):
-            raise BadHistory("an event ends after its start and has a factor above 0, at most 1000")
+            raise PlanRefused(3, "an event ends after its start and has a factor above 0, at most 1000")
         first = math.floor((event.start - found.start) / timedelta(hours=1))
         last = math.ceil((event.end - found.start) / timedelta(hours=1))
         factors[max(0, first) : max(0, last)] *= event.factor

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
@@ -13,8 +12,27 @@ from scipy.sparse import csr_array
 
 from capacity.catalogue import Price
 
-if TYPE_CHECKING:
-    from capacity.fleet import Block, Replica
+
+@dataclass(frozen=True)
+class Replica:
+    """One replica of a base on an offer's machines. rate: calls/s within the promise; degraded: within the lesser one.
+
+    cards: accelerators that it takes (its tensor parallelism)
+    """
+
+    base: str
+    offer: str
+    rate: float
+    degraded: float
+    cards: int = 1
+
+
+@dataclass(frozen=True)
+class Block:
+    """A level of the load-duration curve: hours a month, and the calls/s of each base in them."""
+
+    hours: float
+    demand: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -94,11 +112,11 @@ class Program:
                 most = sum(one.rate * self._most(number) for number, one in self._of(base))
                 if demand > most:
                     return (
-                        f"step 12: {base} needs {demand:.3g} calls/s in its {place + 1}. level, and all quotas "
+                        f"{base} needs {demand:.3g} calls/s in its {place + 1}. level, and all quotas "
                         f"together bear {most:.3g}: {demand - most:.3g} calls/s are missing"
                     )
         return (
-            "step 12: each base alone fits the quotas, all together do not"
+            "each base alone fits the quotas, all together do not"
             + (", or no two zones bear it" if self._zone_may_fail else "")
             + ": raise a quota, or offer another accelerator"
         )

@@ -118,6 +118,8 @@ TABLES = {
     "operations_probe": "SELECT, INSERT, DELETE",
     "operations_probeday": "SELECT, INSERT, UPDATE (good, bad)",
     "operations_update": APPEND,
+    "planning_plan": "SELECT, INSERT, UPDATE",
+    "planning_planfile": APPEND,
     "privacy_erasure": APPEND,
     "promises_month": APPEND,
     "promises_promise": APPEND,

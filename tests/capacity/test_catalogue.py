@@ -10,7 +10,7 @@ import pytest
 
 import capacity
 from capacity.catalogue import owned_hourly, read_catalogue, read_prices, stale
-from capacity.errors import BadCatalogue
+from capacity.errors import PlanRefused
 
 SHIPPED = Path(capacity.__file__).parent / "accelerators.toml"
 CARD = """
@@ -66,12 +66,12 @@ def test_shipped_catalogue_reads() -> None:
     ],
 )
 def test_figures_that_cannot_be(tmp_path: Path, old: str, new: str, words: str) -> None:
-    with pytest.raises(BadCatalogue, match=words):
+    with pytest.raises(PlanRefused, match=words):
         read_catalogue(written(tmp_path, CARD.replace(old, new)))
 
 
 def test_twice_the_same_name_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadCatalogue, match="card twice"):
+    with pytest.raises(PlanRefused, match="card twice"):
         read_catalogue(written(tmp_path, CARD + CARD))
 
 
@@ -99,7 +99,7 @@ def test_prices(tmp_path: Path) -> None:
 )
 def test_prices_that_cannot_be(tmp_path: Path, old: str, new: str, words: str) -> None:
     cards = read_catalogue(written(tmp_path, CARD))
-    with pytest.raises(BadCatalogue, match=words):
+    with pytest.raises(PlanRefused, match=words):
         read_prices(written(tmp_path, PRICES.replace(old, new), "prices.toml"), cards)
 
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 
 from capacity.cost import amount, margin, token_cost, tornado
-from capacity.errors import PlanningError
+from capacity.errors import PlanRefused
 
 
 def test_three_costs_of_a_million_tokens_differ_by_what_idles() -> None:
@@ -18,7 +18,7 @@ def test_three_costs_of_a_million_tokens_differ_by_what_idles() -> None:
     assert found.worst == 10_000_000  # 0.36 million tokens an hour
     assert found.mean == 1_818_182  # 7.2 for 3.96 million, rounded up
     assert token_cost([1], [0.0], 100.0, 1, 0.0).mean is None
-    with pytest.raises(PlanningError, match="same hours"):
+    with pytest.raises(PlanRefused, match="same hours"):
         token_cost([1], [], 1.0, 1, 1.0)
 
 
@@ -27,7 +27,7 @@ def test_margin_adds_up() -> None:
     assert (found.creators, found.fees) == (700_001, 30_001)  # what is owed is rounded up
     assert found.revenue == found.creators + found.fees + found.machines + found.net
     assert margin(0, 5, creator_share=Fraction(0), fee_share=Fraction(0)).share is None
-    with pytest.raises(PlanningError):
+    with pytest.raises(PlanRefused):
         margin(1, 1, creator_share=Fraction(2), fee_share=Fraction(0))
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from capacity.errors import BadHistory
+from capacity.errors import PlanRefused
 from capacity.forecast import WEEK, Demand, Event, backtest, forecast
 
 START = datetime(2026, 9, 1, tzinfo=UTC)
@@ -77,7 +77,7 @@ def test_events_are_added_by_hand() -> None:
     assert np.allclose(found.median[10:12], 3 * plain.median[10:12])
     assert (found.median[12:] == plain.median[12:]).all() and (found.median[:10] == plain.median[:10]).all()
     assert found.peak >= plain.peak
-    with pytest.raises(BadHistory, match="factor"):
+    with pytest.raises(PlanRefused, match="factor"):
         forecast(known, events=[Event(event.start, event.end, -1.0)])
 
 
@@ -101,7 +101,7 @@ def test_backtest_tells_the_rule_to_beat() -> None:
     ],
 )
 def test_figures_that_cannot_be(start: datetime, calls: list[float], words: str) -> None:
-    with pytest.raises(BadHistory, match=words):
+    with pytest.raises(PlanRefused, match=words):
         Demand(start, np.array(calls))
 
 

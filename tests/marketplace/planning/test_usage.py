@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from billing.rollups.services import roll_up as count_usage
-from marketplace.operations import workload
+from marketplace.planning import usage
 from marketplace.watch import rollup
 from marketplace.watch.demand import DemandTally
 from tests.marketplace.watch.calls import buyers, call, hours_ago, sold_version
@@ -36,7 +36,7 @@ def test_sums_add_up_and_name_nobody() -> None:
     tally.refused(version.pk, hours_ago(2), "batch", "no_replica", 4)
     tally.refused(version.pk, hours_ago(2), "batch", "insufficient_credit", 9)
     tally.write()
-    found = workload.usage_file()
+    found = usage.usage_file()
     assert (found["start"], found["hours"]) == (hours_ago(30).isoformat(), 30)
     (one,) = [base for base in found["bases"].values() if base["popularity"]]
     standard, batch = one["classes"]["standard"], one["classes"]["batch"]
@@ -51,5 +51,5 @@ def test_sums_add_up_and_name_nobody() -> None:
 
 def test_a_platform_without_calls_has_an_empty_file() -> None:
     sold_version()
-    found = workload.usage_file()
+    found = usage.usage_file()
     assert found["hours"] == 0 and all(not base["classes"] for base in found["bases"].values())
