@@ -7,6 +7,8 @@ import ctypes
 import json
 import logging
 import resource
+import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -188,10 +190,25 @@ def served_dtype(config: ServingConfig) -> str:
     return str(precision.weights).removeprefix("torch.")
 
 
-def build_engine(config: ServingConfig, base: Base, source: AdapterSource, *, must_lock: bool = False) -> Engine:
+def block_bytes(config: ServingConfig, model: ModelConfig) -> int:
+    """Return the bytes of one block of KV, over all layers, as a replica of these settings keeps it."""
+    device = choose_device(config.device)
+    precision = choose_precision(config.dtype, device, config.kv_dtype, config.adapter_dtype)
+    return bytes_per_block(model, config.block_size, precision, device)
+
+
+def build_engine(
+    config: ServingConfig,
+    base: Base,
+    source: AdapterSource,
+    *,
+    must_lock: bool = False,
+    clock: Callable[[], float] = time.monotonic,
+) -> Engine:
     """Load the base model and allocate KV cache and adapter pool. The engine is not started.
 
     must_lock: refuse adapter memory that could reach swap
+    clock: of the engine and of adapter memory, in seconds
 
     Raises ConfigError when the memory settings leave no room or a lock is refused, ModelConfigError for a model that is
     not served.
@@ -231,6 +248,7 @@ def build_engine(config: ServingConfig, base: Base, source: AdapterSource, *, mu
         workers=config.adapter_workers,
         host_bytes=_host_bytes(config, device),
         idle_seconds=config.adapter_idle_s,
+        clock=clock,
     )
     runner = choose_runner(
         RunnerSettings(
@@ -288,6 +306,7 @@ def build_engine(config: ServingConfig, base: Base, source: AdapterSource, *, mu
         make_output=make_output,
         threads=config.thread_count,
         sharing=sharing,
+        clock=clock,
     )
     _return_freed_memory()
     if memory.card is not None:

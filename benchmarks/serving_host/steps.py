@@ -91,7 +91,7 @@ def run(engine: Engine, mix: Mix, steps: int, device: Device) -> dict[str, float
         if step == 0:
             device.reset()
         for _ in range(mix.prompts):
-            engine._accept(*request(mix.prompt, 1))
+            engine.accept(*request(mix.prompt, 1))
         engine.trace = parts = Parts()
         began = time.thread_time()
         engine.step()

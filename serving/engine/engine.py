@@ -116,7 +116,7 @@ class Engine:
         cost = self.adapters.cost(request.adapter.digest)
         self.admission.admit(request, self._clock(), cost.seconds, cost.rank)
         handle = RequestHandle(request.request_id, asyncio.get_running_loop())
-        self._inbox.post(lambda: self._accept(request, handle))
+        self._inbox.post(lambda: self.accept(request, handle))
         return handle
 
     def check_length(self, request: Request) -> None:
@@ -167,7 +167,7 @@ class Engine:
             torch.set_num_threads(self._threads)
         try:
             with torch.inference_mode():
-                self._warm_up()
+                self.warm_up()
                 self.ready.set()
                 while not self._stopping:
                     self._inbox.drain()
@@ -220,7 +220,7 @@ class Engine:
         self.adapters.want(plan.wanted)
 
     def _launch(self, plan: StepPlan) -> Launched:
-        began = time.perf_counter()
+        began = self._clock()
         try:
             return Launched(plan, self.runner.launch(plan), began)
         except Exception as error:
@@ -247,7 +247,7 @@ class Engine:
             chunk.sequence.steps += 1
             if self.planner.commit(chunk, now, len(token.before) if token else 0) and token is not None:
                 self._append_all(chunk.sequence, token)
-        ended = time.perf_counter()
+        ended = self._clock()
         self._step_seconds = seconds = ended - max(launched.began, self._committed_at)
         self._committed_at = ended
         self.planner.costs.observe(plan.shape, seconds)
@@ -284,7 +284,8 @@ class Engine:
 
     # -- actions from the inbox -------------------------------------------------------------------------------------
 
-    def _accept(self, request: Request, handle: RequestHandle | None) -> None:
+    def accept(self, request: Request, handle: RequestHandle | None) -> None:
+        """Queue a request that was admitted, in the thread that calls `step`. handle: None: no one reads its deltas"""
         self.admission.arrived(request)
         now, self._next_poll_at = self._clock(), 0.0
         sequence = self._active.open(request, handle, now)
@@ -318,12 +319,12 @@ class Engine:
         self.admission.finished(sequence.output_tokens, sequence.request.max_tokens)
         self.stats.record_finish(failed)
 
-    def _warm_up(self) -> None:
+    def warm_up(self) -> None:
         """Run requests of the base, so that thread pools, allocator and kernels are warm. Where launches are compiled
         for each way of sampling, there is a request for each."""
         for together in warm_up.requests(self.max_model_len, self.vocab_size, samples=self.runner.depth > 0):
             for request in together:
-                self._accept(request, None)
+                self.accept(request, None)
             while self._active:
                 self.step()  # requests that arrive meanwhile stay in the inbox
         self.planner.pool.drop(None)

@@ -11,7 +11,7 @@ from serving.steps import PendingStep, SampledToken, StepPlan
 class Launched:
     """A step in flight.
 
-    began: `time.perf_counter` at its launch, in seconds
+    began: when it was launched, in seconds of the engine's clock
     """
 
     plan: StepPlan

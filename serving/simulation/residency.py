@@ -39,7 +39,7 @@ class SimulatedResidency:
         self.loads = self.evictions = 0
         self.pins: dict[str, int] = {}
         self.revoked: set[str] = set()
-        self._rank, self._seconds, self._page_bytes = rank, load_seconds, page_bytes
+        self.rank, self._seconds, self._page_bytes = rank, load_seconds, page_bytes
         self._workers = workers if workers is not None else 1 << 30
         self._ready: dict[str, float] = {}  # digest → seconds of its load
         self._draining: set[str] = set()
@@ -82,7 +82,7 @@ class SimulatedResidency:
         if digest is None:
             return AdapterCost()
         seconds = 0.0 if self.is_ready(digest) else self._typical
-        return AdapterCost(self._rank(digest), self._pages_of(digest) * self._page_bytes, seconds)
+        return AdapterCost(self.rank(digest), self._pages_of(digest) * self._page_bytes, seconds)
 
     # -- the replica tells ------------------------------------------------------------------------------------------
 
@@ -186,7 +186,7 @@ class SimulatedResidency:
     # -- room -------------------------------------------------------------------------------------------------------
 
     def _pages_of(self, digest: str) -> int:
-        return max(1, -(-self._rank(digest) // PAGE_RANK)) if self._sized else 1
+        return max(1, -(-self.rank(digest) // PAGE_RANK)) if self._sized else 1
 
     def _has_room(self, digest: str) -> bool:
         return len(self._ready) < self.slots and self._used + self._pages_of(digest) <= self.pages

@@ -23,7 +23,7 @@ def _engine(here: Device) -> Engine:
     engine = make_engine(
         here, layers=2, max_rows=ROWS, max_sequences=SEQUENCES, max_len=400, adapters=ADAPTERS, blocks=300
     )
-    engine._warm_up()
+    engine.warm_up()
     return engine
 
 
@@ -51,7 +51,7 @@ def no_kernel_is_compiled_after_the_warm_up(here: Device, engine: Engine) -> Non
         ref = AdapterRef(rng.choice((None, *map(str, range(ADAPTERS)))))
         prompt = tuple(rng.randrange(VOCAB) for _ in range(rng.choice((1, 2, 15, 16, 17, 60, 250))))
         request = Request(f"r{number}", "", "", ref, prompt, _sampling(rng), rng.randint(1, 20))
-        engine._accept(request, None)
+        engine.accept(request, None)
         for _ in range(rng.randint(0, 3)):
             engine.step()
     while engine._active:

@@ -302,7 +302,7 @@ def run(
     )
     handles = {one.name: _Collected(one.name) for one in asked}
     for one in asked:
-        engine._accept(one.request(), handles[one.name])
+        engine.accept(one.request(), handles[one.name])
     while engine.step():
         planner.check_integrity()
     answers = {name: handle.answer() for name, handle in handles.items()}

@@ -1,0 +1,132 @@
+"""The check of a profile: fresh cells, predicted first, then run; each figure beside its interval."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from capacity.calibrate import take
+from capacity.cells import Figures, Prediction, figures, line_of, measured, predict
+from capacity.child import lines_of
+from capacity.errors import PlanRefused
+from capacity.operating import Effort, Progress, highest_rate, quiet
+from capacity.profile import Profile
+from capacity.simulate import WARM_SHARE, Scene
+from capacity.workload import Arrival, Workload, draw
+
+# Share of figures that must lie within their 90 % intervals: two of six cells' worth of luck is no proof of a fault.
+LEAST_COVERED = 0.8
+# Rates as shares of the highest, and how many adapters are asked for: none, as many as fit, four times as many.
+LOADS = (0.3, 0.5, 0.7, 0.85, 0.6, 0.4)
+ADAPTERS = (0.0, 1.0, 4.0)
+_LEAST_CALLS, _MOST_CALLS = 40, 400
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedCell:
+    """One cell. load: its rate as a share of the highest; adapters: of its workload"""
+
+    load: float
+    rate: float
+    adapters: int
+    calls: int
+    prediction: Prediction
+    truth: Figures
+
+    def covered(self) -> dict[str, bool]:
+        """Return for each figure whether its interval held the truth."""
+        truth = self.truth.as_dict()
+        return {name: truth[name] in interval for name, interval in self.prediction.intervals.items()}
+
+    def errors(self) -> dict[str, float]:
+        """Return for each figure |predicted − true| / true."""
+        truth, said = self.truth.as_dict(), self.prediction.figures.as_dict()
+        return {name: abs(said[name] - value) / value for name, value in truth.items() if value > 0}
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """All cells. covered: share of all figures within their intervals"""
+
+    cells: tuple[CheckedCell, ...]
+    covered: float
+
+    @property
+    def fine(self) -> bool:
+        """Return whether the profile kept its word."""
+        return self.covered >= LEAST_COVERED
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A cell to run: its scene and its trace."""
+
+    scene: Scene
+    load: float
+    rate: float
+    arrivals: list[Arrival]
+
+
+def cells_of(profile: Profile, workload: Workload, *, count: int, seconds: float, seed: int) -> list[Asked]:
+    """Draw cells that take about `seconds` each on the engine, loads and adapter mixes taking turns."""
+    asked = []
+    for number in range(count):
+        load, share = LOADS[number % len(LOADS)], ADAPTERS[number % len(ADAPTERS)]
+        adapters = round(share * profile.replica.slots) if workload.adapters else 0
+        mixed = msgspec.structs.replace(workload, adapters=adapters)
+        scene = Scene(profile, mixed)
+        rate = load * highest_rate(scene, Effort(seeds=2, requests=400, first_seed=seed))
+        calls = round(min(_MOST_CALLS, max(_LEAST_CALLS, rate * seconds)))
+        asked.append(Asked(scene, load, rate, draw(mixed, rate, calls, seed + number)))
+    return asked
+
+
+def check(
+    profile: Profile,
+    workload: Workload,
+    flags: Sequence[str],
+    *,
+    count: int = 6,
+    seconds: float = 15.0,
+    seed: int = 100,
+    progress: Progress = quiet,
+) -> CheckResult:
+    """Predict fresh cells, run them on a real engine with these flags, and compare. Raises PlanRefused."""
+    if not 1 <= count <= 60 or not 1 <= seconds <= 600:
+        raise PlanRefused(8, "1 to 60 cells of 1 to 600 seconds each")
+    asked = cells_of(profile, workload, count=count, seconds=seconds, seed=seed)
+    said = []
+    for one in asked:
+        progress(f"predicting load {one.load:.2f}, {one.scene.workload.adapters} adapters, {len(one.arrivals)} calls")
+        said.append(predict(one.scene, one.arrivals))
+    progress(f"running {count} cells on the engine")
+    results = run_cells(profile, asked, flags, seconds=seconds)
+    cells = tuple(
+        CheckedCell(one.load, one.rate, one.scene.workload.adapters, len(one.arrivals), prediction, truth)
+        for one, prediction, truth in zip(asked, said, results, strict=True)
+    )
+    held = [each for cell in cells for each in cell.covered().values()]
+    return CheckResult(cells, sum(held) / len(held))
+
+
+def run_cells(profile: Profile, asked: Sequence[Asked], flags: Sequence[str], *, seconds: float) -> list[Figures]:
+    """Run cells on a real engine, one after the other, in one process. Raises PlanRefused where it fails, or is
+    another model than the profile's."""
+    with tempfile.TemporaryDirectory(prefix="intarsia-capacity-") as folder:
+        file = Path(folder) / "cells.jsonl"
+        file.write_bytes(
+            b"\n".join(
+                msgspec.json.encode(line_of(one.scene.workload, one.arrivals, f"cell {n}", profile.replica.slots))
+                for n, one in enumerate(asked)
+            )
+        )
+        found = take(lines_of([*flags, "--cells", str(file)], seconds=60 + 6 * seconds * len(asked)))
+    if (other := found.about["model"]["fingerprint"]) != profile.model.fingerprint:
+        raise PlanRefused(8, f"the engine serves {other[:12]}, the profile is of {profile.model.fingerprint[:12]}")
+    if len(found.cells) != len(asked):
+        raise PlanRefused(8, f"the engine's process ran {len(found.cells)} of {len(asked)} cells")
+    return [figures(measured(calls, one.arrivals, WARM_SHARE)) for calls, one in zip(found.cells, asked, strict=True)]

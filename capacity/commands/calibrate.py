@@ -1,0 +1,39 @@
+"""Measure the steps of a real engine on this machine and write their model: a profile."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import msgspec
+from rich.progress import TaskID
+
+from capacity.calibrate import MOST_SECONDS, calibrate
+from capacity.child import engine_flags
+from capacity.commands.output import add_engine_flags, add_output_flags, bar, emit, write
+from capacity.errors import PlanRefused
+from capacity.render import profile_markdown
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags."""
+    add_engine_flags(parser)
+    parser.add_argument("--seconds", type=float, default=90.0, help=f"for the grid, at most {MOST_SECONDS:g}")
+    parser.add_argument("--out", type=Path, default=Path("profile.json"), help="the profile to write")
+    add_output_flags(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Calibrate, write the profile, print it."""
+    if not (options.model / "config.json").is_file():
+        raise PlanRefused(8, f"--model {options.model}: no config.json there")
+    flags = engine_flags(options.model, options.dtype, options.threads, options.cpu_clock, options.engine)
+    with bar("measuring steps", shown=not options.quiet) as progress:
+
+        def done(count: int, of: int) -> None:
+            progress.update(TaskID(0), completed=count, total=of)
+
+        profile = calibrate(flags, seconds=options.seconds, own_clock=options.cpu_clock, progress=done)
+    write(options.out, msgspec.json.format(msgspec.json.encode(profile), indent=1))
+    emit(profile, profile_markdown(profile) + f"\nwritten to {options.out}\n", as_json=options.json)
+    return 0

@@ -1,0 +1,257 @@
+"""Step 10, the operating point: the largest rate whose attainment keeps the promise, with an interval.
+
+One run close to the cliff proves nothing: a rate counts only where the lower 90 % bound over at least 5 seeds and 4,000
+requests is at least α. Seeds are common to all rates, so that a trace of a higher rate is the same one, faster.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+import numpy as np
+from scipy.stats import beta, t
+
+from capacity.errors import PlanRefused
+from capacity.profile import Profile
+from capacity.results import CurvePoint, Interval, OperatingPoint, Source, Step
+from capacity.simulate import RunResult, Scene, run, spread, within
+from capacity.workload import Workload
+
+LEAST_SEEDS, LEAST_REQUESTS = 5, 4_000
+CONFIDENCE = 0.9
+# The search ends when the rate that fails is at most this much above the one that holds.
+PRECISION = 0.03
+_MOST_STEPS = 14
+Progress = Callable[[str], None]
+
+
+def quiet(message: str) -> None:
+    """Report nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much is simulated for one rate. first_seed: the others follow"""
+
+    seeds: int = LEAST_SEEDS
+    requests: int = LEAST_REQUESTS
+    first_seed: int = 1
+
+    def __post_init__(self) -> None:
+        if self.seeds < 2 or self.requests < 10 * self.seeds:
+            raise PlanRefused(10, "an interval needs at least two seeds and ten requests each")
+
+    @property
+    def enough(self) -> bool:
+        """Return whether the effort bears a promise."""
+        return self.seeds >= LEAST_SEEDS and self.requests >= LEAST_REQUESTS
+
+
+def interval(shares: Sequence[float], kept: int, requests: int) -> Interval:
+    """Return the 90 % interval of attainment: the wider, on each side, of the seeds' t interval and of the binomial's
+    (Clopper and Pearson, 1934). The first knows that requests of one run share their queue, the second that no failure
+    in a few runs is no proof."""
+    mean = kept / requests
+    half = 0.0
+    if len(shares) > 1:
+        error = float(np.std(shares, ddof=1)) / math.sqrt(len(shares))
+        half = float(t.ppf(0.5 + CONFIDENCE / 2, len(shares) - 1)) * error
+    tail = (1 - CONFIDENCE) / 2
+    low = 0.0 if kept == 0 else float(beta.ppf(tail, kept, requests - kept + 1))
+    high = 1.0 if kept == requests else float(beta.ppf(1 - tail, kept + 1, requests - kept))
+    return Interval(mean, max(0.0, min(low, mean - half)), min(1.0, max(high, mean + half)), CONFIDENCE)
+
+
+def measure(scene: Scene, rate: float, capacity: float, effort: Effort) -> CurvePoint:
+    """Simulate one rate with every seed. capacity: the highest rate, for the load"""
+    each = math.ceil(effort.requests / effort.seeds)
+    results = [run(scene, rate, each, effort.first_seed + number) for number in range(effort.seeds)]
+    return point(results, scene.workload, rate, capacity)
+
+
+def point(results: Sequence[RunResult], workload: Workload, rate: float, capacity: float) -> CurvePoint:
+    """Return what runs of one rate say together."""
+    shares = [result.attainment(workload) for result in results]
+    requests = sum(len(result.calls) for result in results)
+    kept = sum(within(call, workload) for result in results for call in result.calls)
+    return CurvePoint(
+        rate=rate,
+        load=rate / capacity,
+        attainment=interval(shares, kept, requests),
+        output_rate=float(np.mean([result.output_rate for result in results])),
+        ttft=spread(np.concatenate([result.ttft() for result in results])),
+        itl=spread(np.concatenate([result.itl() for result in results])),
+        tpot=spread(np.concatenate([result.tpot() for result in results])),
+        hit=float(np.mean([result.hit for result in results])),
+        busy=float(np.mean([result.busy for result in results])),
+        refused=float(np.mean([result.refused for result in results])),
+        requests=requests,
+        seeds=len(results),
+    )
+
+
+def highest_rate(scene: Scene, effort: Effort) -> float:
+    """Return the requests per second at which the replicas serve when all calls are there at once."""
+    single = replace(scene, replicas=1)
+    requests = max(100, min(effort.requests // 4, 4 * scene.profile.replica.max_num_seqs))
+    result = run(single, 1e6, requests, effort.first_seed)
+    served = sum(call.ended < float("inf") for call in result.calls)
+    if not served or result.ended <= 0:
+        raise PlanRefused(10, "no call of this workload is ever served: each is longer than context or KV cache")
+    return served / result.ended * scene.replicas
+
+
+def curve(scene: Scene, loads: Iterable[float], effort: Effort, progress: Progress = quiet) -> list[CurvePoint]:
+    """Return latency against throughput at shares of the highest rate."""
+    capacity = highest_rate(scene, effort)
+    points = []
+    for load in loads:
+        if not 0 < load <= 2:
+            raise PlanRefused(10, f"load {load:g}: above 0 and at most 2")
+        progress(f"load {load:.2f}: {load * capacity:.2f} requests/s")
+        points.append(measure(scene, load * capacity, capacity, effort))
+    return points
+
+
+def why(found: CurvePoint, workload: Workload) -> str:
+    """Return in one sentence why a point does not keep the promise."""
+    bound = found.attainment
+    misses = []
+    for name, promise in sorted(workload.promises.items()):
+        if found.ttft.p99 > promise.ttft:
+            misses.append(f"the p99 of the first token is {found.ttft.p99:.2f} s ({name}: {promise.ttft:g} s)")
+        if found.tpot.p99 > promise.tpot:
+            misses.append(f"the p99 per token is {1e3 * found.tpot.p99:.0f} ms ({name}: {1e3 * promise.tpot:.0f} ms)")
+    if found.refused > 0:
+        misses.append(f"{100 * found.refused:.1f} % are refused")
+    reason = "; ".join(misses) or "the runs differ too much for a proof"
+    return (
+        f"At {found.rate:.2f} requests/s {100 * bound.value:.2f} % are within the promise, at least "
+        f"{100 * bound.low:.2f} % with 90 % confidence, {100 * workload.alpha:g} % are promised: {reason}."
+    )
+
+
+def operating_point(
+    scene: Scene,
+    effort: Effort | None = None,
+    *,
+    replicas: Sequence[int] = (1,),
+    settings: Sequence[Mapping[str, int]] = ({},),
+    progress: Progress = quiet,
+) -> OperatingPoint:
+    """Search the largest rate for each number of replicas, over the engine's settings on one replica.
+
+    settings: such as {"max_num_seqs": 32, "max_batched_tokens": 512}; the best is taken for every number of replicas
+    Raises PlanRefused where not even a twentieth of the highest rate keeps the promise.
+    """
+    effort = effort or Effort()
+    warnings = () if effort.enough else (f"Only {effort.requests} requests and {effort.seeds} seeds were simulated.",)
+    best: tuple[float, Mapping[str, int], Scene] | None = None
+    refused: PlanRefused | None = None
+    found: dict[int, tuple[CurvePoint, str]] = {}
+    for setting in settings:
+        candidate = replace(scene, profile=_with(scene.profile, setting), replicas=1)
+        try:
+            chosen = _search(candidate, effort, progress)
+        except PlanRefused as error:
+            refused = error
+            continue
+        if best is None or chosen[0].rate > best[0]:
+            best, found[1] = (chosen[0].rate, setting, candidate), chosen
+    if best is None:
+        assert refused is not None
+        raise refused
+    for count in replicas:
+        if count not in found:
+            progress(f"{count} replicas")
+            found[count] = _search(replace(best[2], replicas=count), effort, progress)
+    return OperatingPoint(
+        mu={count: found[count][0].rate for count in replicas},
+        points={count: found[count][0] for count in replicas},
+        next_fails={count: found[count][1] for count in replicas},
+        settings=best[1],
+        source=Source.TRANSFERRED if scene.profile.transferred else Source.SIMULATED,
+        warnings=warnings,
+    )
+
+
+def _search(scene: Scene, effort: Effort, progress: Progress) -> tuple[CurvePoint, str]:
+    """Halve the interval between a rate that holds and one that fails."""
+    capacity, alpha = highest_rate(scene, effort), scene.workload.alpha
+    low, high = 0.0, capacity * 1.02
+    held: CurvePoint | None = None
+    failed: CurvePoint | None = None
+    rate = 0.6 * capacity
+    for _ in range(_MOST_STEPS):
+        tried = measure(scene, rate, capacity, effort)
+        holds = tried.attainment.low >= alpha
+        progress(
+            f"{rate:.2f} requests/s (load {tried.load:.2f}): {100 * tried.attainment.value:.2f} % within the promise, "
+            f"at least {100 * tried.attainment.low:.2f} %: {'holds' if holds else 'fails'}"
+        )
+        if holds:
+            low, held = rate, tried
+        else:
+            high, failed = rate, tried
+        if high <= low * (1 + PRECISION):
+            break
+        if held is None and rate <= 0.05 * capacity:
+            assert failed is not None
+            reason = why(failed, scene.workload)
+            raise PlanRefused(10, f"no rate keeps the promise, not even a twentieth of the highest. {reason}")
+        rate = (low + high) / 2 if held is not None else max(0.05 * capacity, high * 0.6)
+    assert held is not None
+    if failed is None:
+        return held, f"No rate above {held.rate:.2f} requests/s was tried: it is the replicas' highest."
+    return held, why(failed, scene.workload)
+
+
+def _with(profile: Profile, setting: Mapping[str, int]) -> Profile:
+    unknown = setting.keys() - {"max_num_seqs", "max_batched_tokens", "blocks", "pages", "slots"}
+    if unknown:
+        raise PlanRefused(10, f"settings that are searched: not {', '.join(sorted(unknown))}")
+    return msgspec.structs.replace(profile, replica=msgspec.structs.replace(profile.replica, **setting))
+
+
+def trap_table(scene: Scene, loads: Sequence[float], effort: Effort) -> list[tuple[float, float, float, float]]:
+    """Return (load, busy share, attainment with Poisson arrivals, with cv 2) a row: why busy seconds are no load."""
+    calm = replace(scene, workload=_bursts(scene.workload, 1.0))
+    wild = replace(scene, workload=_bursts(scene.workload, 4.0))
+    capacity = highest_rate(calm, effort)
+    rows = []
+    for load in loads:
+        quiet_point = measure(calm, load * capacity, capacity, effort)
+        burst_point = measure(wild, load * capacity, capacity, effort)
+        rows.append((load, quiet_point.busy, quiet_point.attainment.value, burst_point.attainment.value))
+    return rows
+
+
+def _bursts(workload: Workload, cv2: float) -> Workload:
+    return msgspec.structs.replace(workload, cv2=cv2)
+
+
+def step(found: OperatingPoint, replicas: int, workload: Workload) -> Step:
+    """Return step 10 as it is printed."""
+    chosen = found.points[replicas]
+    return Step(
+        10,
+        "Operating point",
+        {
+            "replicas": f"{replicas}",
+            "promise": f"{100 * workload.alpha:g} %",
+            "seeds": f"{chosen.seeds}",
+            "requests": f"{chosen.requests:,}",
+        }
+        | {name: f"{value}" for name, value in found.settings.items()},
+        "μ* = max rate with lower 90 % bound of attainment ≥ α",
+        f"{chosen.rate:.2f} requests/s ({100 * chosen.load:.0f} % of the highest): "
+        f"{100 * chosen.attainment.value:.2f} % within the promise, at least {100 * chosen.attainment.low:.2f} %. "
+        f"{found.next_fails[replicas]}",
+        chosen.rate,
+        "requests/s",
+        found.source,
+        found.warnings,
+    )

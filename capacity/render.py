@@ -1,0 +1,149 @@
+"""Markdown and SVG of curves, operating points and checks. The same values give the same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from capacity.check import CheckResult
+from capacity.profile import Profile
+from capacity.results import CurvePoint, OperatingPoint, Step
+
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 640, 320, 64, 40, 24
+
+
+def curve_markdown(
+    points: Sequence[CurvePoint], found: OperatingPoint | None, steps: Sequence[Step], warnings: Sequence[str]
+) -> str:
+    """Return a page: warnings, the curve as a table, the chosen point, the steps."""
+    lines = ["# Latency against throughput", ""]
+    lines += [f"> **Warning.** {warning}" for warning in warnings] + ([""] if warnings else [])
+    lines += [
+        "| load | requests/s | output tokens/s | within the promise (90 %) | TTFT mean / p95, s | ITL p50 / p99, ms "
+        "| adapters found | busy | refused |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for one in points:
+        bound = one.attainment
+        lines.append(
+            f"| {one.load:.2f} | {one.rate:.2f} | {one.output_rate:.0f} "
+            f"| {100 * bound.value:.2f} % ({100 * bound.low:.2f}–{100 * bound.high:.2f}) "
+            f"| {one.ttft.mean:.3f} / {one.ttft.p95:.3f} | {1e3 * one.itl.p50:.1f} / {1e3 * one.itl.p99:.1f} "
+            f"| {100 * one.hit:.1f} % | {100 * one.busy:.0f} % | {100 * one.refused:.1f} % |"
+        )
+    if found is not None:
+        lines += ["", "## Operating point", "", "| replicas | requests/s | load | within the promise, at least |"]
+        lines.append("|---|---|---|---|")
+        for count, chosen in found.points.items():
+            lines.append(f"| {count} | {chosen.rate:.2f} | {chosen.load:.2f} | {100 * chosen.attainment.low:.2f} % |")
+        lines += [""] + [f"- {count}: {reason}" for count, reason in found.next_fails.items()]
+    return "\n".join(lines + steps_markdown(steps)) + "\n"
+
+
+def steps_markdown(steps: Sequence[Step]) -> list[str]:
+    """Return the steps as a table, each with where its number comes from, and their warnings."""
+    if not steps:
+        return []
+    lines = ["", "## Steps", "", "| # | step | inputs | formula | result | from |", "|---|---|---|---|---|---|"]
+    for one in steps:
+        inputs = "; ".join(f"{name} {value}" for name, value in one.inputs.items())
+        formula = one.formula.replace("|", "\\|")
+        lines.append(f"| {one.number} | {one.title} | {inputs} | {formula} | {one.result} | {one.source} |")
+    warnings = [f"- Step {one.number}: {warning}" for one in steps for warning in one.warnings]
+    return lines + (["", *warnings] if warnings else [])
+
+
+def check_markdown(result: CheckResult) -> str:
+    """Return a page: every figure of every cell, predicted and run."""
+    lines = [
+        "# Check of a profile",
+        "",
+        f"{100 * result.covered:.0f} % of the figures lie within their intervals: "
+        f"{'the profile holds' if result.fine else 'the profile does not hold'}.",
+        "",
+        "| load | adapters | calls | figure | predicted | interval | run | off |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for cell in result.cells:
+        truth, errors, held = cell.truth.as_dict(), cell.errors(), cell.covered()
+        for name, interval in cell.prediction.intervals.items():
+            off = f"{100 * errors[name]:.0f} %" if name in errors else "–"
+            lines.append(
+                f"| {cell.load:.2f} | {cell.adapters} | {cell.calls} | {name} | {interval.value:.4g} "
+                f"| {interval.low:.4g}–{interval.high:.4g} | {truth[name]:.4g} | {off}{'' if held[name] else ' ✗'} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def profile_markdown(profile: Profile) -> str:
+    """Return what a calibration found, as a table."""
+    rows = [f"| {name} | {value:.3g} |" for name, value in profile.coefficients.items()]
+    quality = profile.quality
+    return "\n".join(
+        [
+            f"# Calibration of {profile.model.name} ({profile.model.dtype})",
+            "",
+            f"{quality.steps} steps on {profile.machine.gpu or profile.machine.cpu}; "
+            f"{100 * quality.median:.1f} % off in the median on steps that the fit did not see, "
+            f"90 % of them below {100 * quality.p90:.0f} %.",
+            "",
+            "| coefficient | seconds |",
+            "|---|---|",
+            *rows,
+            "",
+        ]
+    )
+
+
+def curve_svg(points: Sequence[CurvePoint], found: OperatingPoint | None = None, promise: float | None = None) -> str:
+    """Return p95 of the first token (s) against requests per second, as an SVG with a title and a description.
+
+    promise: the limit of the first token, drawn as a line
+    """
+    most_x = 1.05 * max((point.rate for point in points), default=1.0)
+    limit = promise or 0.0
+    most_y = max([1.2 * limit, *(min(point.ttft.p95, 3 * limit if limit else 1e9) for point in points), 1e-3])
+
+    def x(rate: float) -> str:
+        return f"{_LEFT + (_WIDTH - _LEFT - 16) * rate / most_x:.1f}"
+
+    def y(seconds: float) -> str:
+        return f"{_HEIGHT - _BOTTOM - (_HEIGHT - _BOTTOM - _TOP) * min(seconds, most_y) / most_y:.1f}"
+
+    path = " ".join(f"{x(point.rate)},{y(point.ttft.p95)}" for point in points)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">',
+        "<title>Time to first token against requests per second</title>",
+        f"<desc>{escape(_described(points))}</desc>",
+        f'<path d="M{_LEFT} {_TOP}V{_HEIGHT - _BOTTOM}H{_WIDTH - 16}" fill="none" stroke="currentColor"/>',
+        f'<polyline points="{path}" fill="none" stroke="currentColor" stroke-width="2"/>',
+    ]
+    parts += [f'<circle cx="{x(p.rate)}" cy="{y(p.ttft.p95)}" r="3" fill="currentColor"/>' for p in points]
+    if promise is not None:
+        parts.append(
+            f'<line x1="{_LEFT}" x2="{_WIDTH - 16}" y1="{y(promise)}" y2="{y(promise)}" stroke="currentColor" '
+            'stroke-dasharray="4 4"/>'
+        )
+    for chosen in found.points.values() if found is not None else ():
+        parts.append(
+            f'<circle cx="{x(chosen.rate)}" cy="{y(chosen.ttft.p95)}" r="7" fill="none" stroke="currentColor"/>'
+        )
+    parts += [
+        _text(_WIDTH // 2, _HEIGHT - 8, "requests per second", "middle"),
+        _text(_LEFT, 14, "p95 of the first token, seconds", "start"),
+        _text(_LEFT - 6, float(y(most_y)) + 4, f"{most_y:.2g}", "end"),
+        _text(float(x(most_x)), _HEIGHT - _BOTTOM + 16, f"{most_x:.3g}", "end"),
+        "</svg>",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _text(x: float, y: float, text: str, anchor: str) -> str:
+    return (
+        f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" font-size="12" font-family="sans-serif" '
+        f'fill="currentColor">{escape(text)}</text>'
+    )
+
+
+def _described(points: Sequence[CurvePoint]) -> str:
+    return "; ".join(f"{point.rate:.2f}/s: {point.ttft.p95:.3f} s" for point in points)

@@ -1,0 +1,234 @@
+"""Steps 7 and 8: how long a step takes, as a roofline-shaped function whose coefficients are fitted to real steps.
+
+t = shape(rows) · ‖weights read, products‖₄ + ‖head read, head products‖₄
+    + context + pairs + adapters + pages + rank rows + c₀ + c₁·decode rows
+
+A machine that is bound by reading the weights and one that is bound by products differ in two coefficients, so that a
+few steps fix both. The shape of rows corrects what kernels do at particular row counts; without data it is 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import least_squares
+
+from capacity.errors import PlanRefused
+from serving.simulation.work import StepWork
+
+Array = npt.NDArray[np.float64]
+
+# Coefficient → seconds each, for a model of 135 M parameters on two cores: where a fit begins, and what it is drawn to.
+PRIOR: Mapping[str, float] = {
+    "weights": 6e-3,  # reading the layers' weights once
+    "row": 4e-4,  # a row's products with them
+    "head": 1e-3,  # reading the output head once
+    "sample": 2e-4,  # a row's products with it, and its sampling
+    "context": 5e-7,  # a KV entry that a decode reads
+    "pair": 2e-8,  # a query-key pair of a prefill
+    "adapter": 1e-4,  # an adapter in a step
+    "page": 1e-4,  # reading a page of adapter weights
+    "rank_row": 1e-6,  # a rank of an adapter's row
+    "step": 1e-3,  # a step, whatever it computes
+    "decode_row": 5e-5,  # a running completion's own costs
+    "loading": 0.02,  # the share that a load adds to the step beside it
+}
+KNOTS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 128, 256, 512, 2048)
+_NORM = 4.0
+# Standard deviations, in log units, of the priors: of one coefficient, and of the shape at one knot.
+_PRIOR_WIDTH, _SHAPE_WIDTH = 2.0, 0.1
+# A step whose residual is beyond this counts by its absolute value alone.
+_SOFT = 0.05
+_LEAST_STEPS = 60
+WORST_MEDIAN = 0.08
+RESIDUALS_KEPT = 256
+
+
+@dataclass(frozen=True, slots=True)
+class StepModel:
+    """Predicts a step's seconds. coefficients: as PRIOR; shape: log factor at each of KNOTS
+
+    residuals: log(measured / predicted) of the steps it was fitted on, ascending: the noise of a simulation
+    """
+
+    coefficients: Mapping[str, float] = field(default_factory=lambda: dict(PRIOR))
+    shape: tuple[float, ...] = (0.0,) * len(KNOTS)
+    residuals: tuple[float, ...] = (0.0,)
+
+    def predict(self, works: Sequence[StepWork]) -> Array:
+        """Return seconds, float64 [steps]."""
+        theta = np.log([self.coefficients[name] for name in PRIOR])
+        return _seconds(_features(works), theta, np.array(self.shape))
+
+    def seconds(self, work: StepWork) -> float:
+        """Return one step's seconds; the same as `predict`, and much faster for a single step."""
+        c, rows = self.coefficients, work.rows
+        layers = _norm(c["weights"], c["row"] * rows) * self._factor(rows)
+        head = _norm(c["head"], c["sample"] * work.samples) if work.samples else 0.0
+        total = (
+            layers
+            + head
+            + c["context"] * work.context
+            + c["pair"] * work.pairs
+            + c["adapter"] * work.adapters
+            + c["page"] * work.pages
+            + c["rank_row"] * work.rank_rows
+            + c["step"]
+            + c["decode_row"] * work.decode_rows
+        )
+        return total * (1.0 + c["loading"]) if work.loading else total
+
+    def scaled(self, factors: Mapping[str, float]) -> StepModel:
+        """Return the model with some coefficients multiplied."""
+        return replace(self, coefficients={k: v * factors.get(k, 1.0) for k, v in self.coefficients.items()})
+
+    def _factor(self, rows: int) -> float:
+        return float(np.exp(np.interp(np.log(max(1, rows)), _LOG_KNOTS, self.shape)))
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A fitted model, and how far it is off on steps that it did not see.
+
+    median, p90: of |predicted − measured| / measured, of steps of the last pass predicted from the others
+    """
+
+    model: StepModel
+    steps: int
+    median: float
+    p90: float
+
+
+def fit(
+    works: Sequence[StepWork], seconds: Sequence[float], passes: Sequence[int], prior: StepModel | None = None
+) -> Fit:
+    """Fit a model to steps; the held-out error is that of the last pass.
+
+    Raises PlanRefused for too few steps, impossible times, or a median error above 8 % on the held-out steps.
+    """
+    measured = np.asarray(seconds, np.float64)
+    if len(works) < _LEAST_STEPS:
+        raise PlanRefused(8, f"{len(works)} steps were measured, a fit needs {_LEAST_STEPS}: give it more time")
+    if not np.all(np.isfinite(measured)) or np.any(measured <= 0):
+        raise PlanRefused(8, "the times of steps must be finite and above 0 s")
+    numbers = np.asarray(passes)
+    held = numbers == numbers.max()
+    if held.all() or held.sum() < _LEAST_STEPS // 6:  # a single pass: every fourth step
+        held = np.arange(len(works)) % 4 == 3
+    features = _features(works)
+    off = np.abs(_predict_with(_solve(features[~held], measured[~held], prior), features[held]) / measured[held] - 1.0)
+    median, p90 = float(np.median(off)), float(np.percentile(off, 90))
+    if median > WORST_MEDIAN:
+        raise PlanRefused(
+            8,
+            f"the fit is {100 * median:.1f} % off in the median on steps it did not see, "
+            f"{100 * WORST_MEDIAN:.0f} % are allowed: the machine was too busy; calibrate again",
+        )
+    theta, shape = _solve(features, measured, prior)
+    model = StepModel(_named(theta), tuple(map(float, shape)))
+    residuals = np.sort(np.log(measured / model.predict(works)))
+    kept = residuals[np.linspace(0, len(residuals) - 1, min(RESIDUALS_KEPT, len(residuals))).round().astype(int)]
+    return Fit(replace(model, residuals=tuple(map(float, kept))), len(works), median, p90)
+
+
+def fit_linear(works: Sequence[StepWork], seconds: Sequence[float]) -> Mapping[str, float]:
+    """Fit steps that are linear in their work, with the same effort: what the roofline's shape is compared with."""
+    matrix, measured = _linear_features(works), np.asarray(seconds, np.float64)
+    solved = least_squares(
+        lambda theta: np.log(matrix @ np.exp(theta)) - np.log(measured),
+        np.log([PRIOR[name] for name in _LINEAR]),
+        loss="soft_l1",
+        f_scale=_SOFT,
+    )
+    return dict(zip(_LINEAR, map(float, np.exp(solved.x)), strict=True))
+
+
+def linear_model(coefficients: Mapping[str, float]) -> StepModel:
+    """Return linear steps as a model: without reading that products hide."""
+    none = dict.fromkeys(PRIOR, 1e-15)
+    return StepModel(none | dict(coefficients) | {"weights": 1e-15, "head": 1e-15})
+
+
+@dataclass(frozen=True, slots=True)
+class Probes:
+    """Two figures of a machine: bytes per second of a read, operations per second of a product with 32 rows."""
+
+    read: float
+    gemm: float
+
+
+# Which coefficients follow the bandwidth; the others follow the products.
+_READS = ("weights", "head", "context", "page", "adapter")
+
+
+def transfer(model: StepModel, measured: Probes, other: Probes) -> StepModel:
+    """Return the model of another machine, known by two probes alone. Raises PlanRefused for impossible probes."""
+    if min(measured.read, measured.gemm, other.read, other.gemm) <= 0:
+        raise PlanRefused(8, "a probe must be above 0")
+    read, product = measured.read / other.read, measured.gemm / other.gemm
+    factors = {name: read if name in _READS else product for name in PRIOR if name != "loading"}
+    return model.scaled(factors)
+
+
+# -- the function ---------------------------------------------------------------------------------------------------
+
+_LOG_KNOTS = np.log(KNOTS)
+_COLUMNS = ("rows", "samples", "context", "pairs", "adapters", "pages", "rank_rows", "decode_rows", "loading")
+_LINEAR = ("row", "sample", "context", "pair", "adapter", "page", "rank_row", "step", "decode_row")
+
+
+def _norm(one: float, other: float) -> float:
+    """Return ‖one, other‖₄: the longer of two times that mostly overlap."""
+    return float((one**_NORM + other**_NORM) ** (1 / _NORM))
+
+
+def _features(works: Sequence[StepWork]) -> Array:
+    return np.array([[float(getattr(work, name)) for name in _COLUMNS] for work in works], np.float64)
+
+
+def _linear_features(works: Sequence[StepWork]) -> Array:
+    rows, samples, context, pairs, adapters, pages, rank_rows, decode_rows, _ = _features(works).T
+    ones = np.ones_like(rows)
+    return np.stack([rows, samples, context, pairs, adapters, pages, rank_rows, ones, decode_rows], axis=1)
+
+
+def _seconds(features: Array, theta: Array, shape: Array) -> Array:
+    rows, samples, context, pairs, adapters, pages, rank_rows, decode_rows, loading = features.T
+    weights, row, head, sample, c_context, c_pair, c_adapter, c_page, c_rank, step, decode, load = np.exp(theta)
+    factor = np.exp(np.interp(np.log(np.maximum(rows, 1.0)), _LOG_KNOTS, shape))
+    layers = (weights**_NORM + (row * rows) ** _NORM) ** (1 / _NORM) * factor
+    heads = np.where(samples > 0, (head**_NORM + (sample * samples) ** _NORM) ** (1 / _NORM), 0.0)
+    total = layers + heads + c_context * context + c_pair * pairs + c_adapter * adapters + c_page * pages
+    total = total + c_rank * rank_rows + step + decode * decode_rows
+    return np.asarray(total * (1.0 + load * loading), np.float64)
+
+
+def _solve(features: Array, measured: Array, prior: StepModel | None) -> tuple[Array, Array]:
+    prior = prior or StepModel()
+    start = np.log([prior.coefficients[name] for name in PRIOR])
+    count, observed = len(start), np.log(measured)
+    # One speed for the whole prior first: the machine may be ten times as fast.
+    speed = float(np.median(observed - np.log(_seconds(features, start, np.array(prior.shape)))))
+    start = start + speed
+    start[-1] -= speed  # the loads' share is no time
+    weight = _SOFT  # residuals of the prior are in units of its width, those of steps in units of _SOFT
+
+    def residuals(theta: Array) -> Array:
+        off = np.log(_seconds(features, theta[:count], theta[count:])) - observed
+        drawn = (theta[:count] - start) / _PRIOR_WIDTH * weight
+        bent = (theta[count:] - np.array(prior.shape)) / _SHAPE_WIDTH * weight
+        return np.concatenate([off, drawn, bent])
+
+    solved = least_squares(residuals, np.concatenate([start, prior.shape]), loss="soft_l1", f_scale=_SOFT, max_nfev=200)
+    return solved.x[:count], solved.x[count:]
+
+
+def _predict_with(solution: tuple[Array, Array], features: Array) -> Array:
+    return _seconds(features, *solution)
+
+
+def _named(theta: Array) -> dict[str, float]:
+    return dict(zip(PRIOR, map(float, np.exp(theta)), strict=True))
