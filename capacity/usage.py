@@ -26,12 +26,16 @@ class ClassHours(msgspec.Struct, frozen=True):
 
 
 class BaseUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """One base's usage. shapes: class → [prompt, cached, output] tokens; popularity: [calls, rank] of each adapter."""
+    """One base's usage. shapes: class → [prompt, cached, output] tokens; popularity: [calls, rank] of each adapter
+
+    times: class → [output tokens, milliseconds to the first, milliseconds in all] of calls, as receipts have them
+    """
 
     name: str
     classes: dict[str, ClassHours]
     shapes: dict[str, list[tuple[int, int, int]]]
     gap_cv2: dict[str, float]
+    times: dict[str, list[tuple[int, int, int]]] = {}
     popularity: list[tuple[int, int]]
     bare_calls: int
     revenue_nano_usd: int
@@ -127,6 +131,9 @@ def _check(base: BaseUsage, hours: int, path: Path) -> None:
         for prompt, cached, output in shapes:
             if not (0 <= cached < prompt <= 1 << 20 and 1 <= output <= 1 << 20):
                 raise PlanRefused(1, f"{path}: {base.name}, {name}: a shape of {prompt}, {cached}, {output} tokens")
+    for name, times in base.times.items():
+        if any(output < 1 or not 0 <= ttft <= duration < 1 << 40 for output, ttft, duration in times):
+            raise PlanRefused(1, f"{path}: {base.name}, {name}: times that cannot be")
     if any(calls < 0 or not 1 <= rank <= 1024 for calls, rank in base.popularity):
         raise PlanRefused(1, f"{path}: {base.name}: an adapter with a count below 0, or a rank that cannot be")
     if any(not 0 <= value < 1e6 for value in base.gap_cv2.values()) or base.revenue_nano_usd < 0:

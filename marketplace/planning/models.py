@@ -59,10 +59,6 @@ class Plan(models.Model):
     class Meta:
         indexes: ClassVar = [models.Index(fields=["-created_at"], name="plan_newest_first")]
         constraints: ClassVar = [
-            models.UniqueConstraint(
-                fields=["state"], condition=models.Q(state="waiting"), name="plan_one_waits"
-            ),
-            models.UniqueConstraint(
-                fields=["state"], condition=models.Q(state="running"), name="plan_one_runs"
-            ),
+            models.UniqueConstraint(fields=["state"], condition=models.Q(state="waiting"), name="plan_one_waits"),
+            models.UniqueConstraint(fields=["state"], condition=models.Q(state="running"), name="plan_one_runs"),
         ]

@@ -22,12 +22,11 @@ _HOME = Path(marketplace.__file__).parent.parent  # where `capacity` is: a clone
 
 
 def run_capacity(folder: Path, *arguments: str) -> dict[str, Any]:
-    """Run one command in `folder`, and return what it wrote to `out.json` there.
+    """Run one command, and return the JSON that it printed. `folder` is its home.
 
     Raises NotMade: with the command's own words where it refused.
     """
-    out = folder / "out.json"
-    command = [sys.executable, "-m", "capacity", *arguments, "--json", str(out)]
+    command = [sys.executable, "-m", "capacity", *arguments, "--json", "--quiet"]
     try:
         done = subprocess.run(
             command,
@@ -41,13 +40,16 @@ def run_capacity(folder: Path, *arguments: str) -> dict[str, Any]:
         )
     except subprocess.TimeoutExpired:
         raise NotMade(f"it took longer than {SECONDS} seconds: plan fewer bases, accelerators or classes") from None
-    if done.returncode != 0:
+    if done.returncode not in (0, 1):  # 1: a plan that did not hold, which is an answer
         raise NotMade(_last_words(done.stderr, done.returncode))
-    if not out.is_file() or out.stat().st_size > _MOST_RESULT:
-        raise NotMade("the command left no result, or one that is too large")
-    found = json.loads(out.read_bytes())
+    if len(done.stdout) > _MOST_RESULT:
+        raise NotMade("the command's result is too large")
+    try:
+        found = json.loads(done.stdout)
+    except ValueError:
+        found = None
     if not isinstance(found, dict):
-        raise NotMade("the command's result is no object")
+        raise NotMade("the command's result cannot be read")
     return found
 
 

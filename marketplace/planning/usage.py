@@ -14,6 +14,8 @@ from typing import Any
 from django.db import connection, transaction
 from django.utils import timezone
 
+from protocol.receipts import ReceiptRejected, claims_of
+
 FORMAT = 1
 WEEKS = 13
 _SHAPES = 2_000  # of each class, in a sample
@@ -42,7 +44,7 @@ WHERE d.hour >= %s GROUP BY v.id, 1, 2, 3 ORDER BY 4 DESC, 3
 # Each recent prediction with the same chance, and neither who asked nor for what.
 _SHAPES_SQL = """
 SELECT l.id::text, u.latency_class, (u.prompt_tokens / %(round)s) * %(round)s + 1, u.cached_tokens,
-    greatest(u.completion_tokens, 1), u.prompt_tokens
+    greatest(u.completion_tokens, 1), u.prompt_tokens, u.receipt
 FROM billing_usage u JOIN catalog_model m ON m.id = u.model_id
     JOIN catalog_basemodel b ON b.id = m.base_model_id JOIN catalog_baseline l ON l.id = b.line_id
 WHERE u.created_at >= %(since)s AND random() < %(chance)s ORDER BY md5(u.prediction_id::text) LIMIT 20000
@@ -73,7 +75,8 @@ def usage_file(now: datetime | None = None) -> dict[str, Any]:
     """Return what the usage file holds: whole hours before `now`, in one snapshot of the database.
 
     bases: by the reference's fingerprint. classes: calls by hour, served and refused. shapes: [prompt, cached,
-    completion] tokens of a sample. popularity: calls of each adapter in a week, most first, with its rank
+    completion] tokens of a sample; times: what receipts say of the same calls. popularity: calls of each adapter in
+    a week, most first, with its rank
     """
     end = (now or timezone.now()).replace(minute=0, second=0, microsecond=0)
     with connection.cursor() as cursor:
@@ -99,6 +102,7 @@ def _file(end: datetime, rows: Callable[..., list[tuple[Any, ...]]]) -> dict[str
             "classes": {},
             "shapes": defaultdict(list),
             "gap_cv2": {},
+            "times": defaultdict(list),
             "popularity": [],
             "bare_calls": 0,
             "revenue_nano_usd": 0,
@@ -110,10 +114,11 @@ def _file(end: datetime, rows: Callable[..., list[tuple[Any, ...]]]) -> dict[str
     recent = sum(served for _, _, hour, served, _ in found if hour >= end - _RECENT)
     chance = min(1.0, 3 * _SHAPES * max(1, len(by_line)) / recent) if recent else 0.0
     sampled = {"round": _ROUND, "since": end - _RECENT, "chance": chance}
-    for line, latency_class, prompt, cached, completion, exact in rows(_SHAPES_SQL, sampled):
+    for line, latency_class, prompt, cached, completion, exact, receipt in rows(_SHAPES_SQL, sampled):
         shapes = by_line[line]["shapes"][latency_class]
         if len(shapes) < _SHAPES:
             shapes.append([prompt, min(prompt - 1, cached * prompt // max(1, exact)), completion])
+            by_line[line]["times"][latency_class] += _times(receipt, completion)
     for line, latency_class, spread in rows(_GAPS, [end - timedelta(days=1)]):
         if spread is not None:
             by_line[line]["gap_cv2"][latency_class] = round(float(spread), 3)
@@ -129,5 +134,19 @@ def _file(end: datetime, rows: Callable[..., list[tuple[Any, ...]]]) -> dict[str
         "start": start.isoformat(),
         "hours": count,
         "days_of_revenue": _MONTH.days,
-        "bases": {fingerprint: {**one, "shapes": dict(one["shapes"])} for fingerprint, one in sorted(bases.items())},
+        "bases": {
+            fingerprint: {**one, "shapes": dict(one["shapes"]), "times": dict(one["times"])}
+            for fingerprint, one in sorted(bases.items())
+        },
     }
+
+
+def _times(receipt: str, completion: int) -> list[list[int]]:
+    """Return the times that a replica measured, if its receipt has them."""
+    try:
+        claims = claims_of(receipt)
+    except ReceiptRejected:
+        return []
+    if claims.ttft_ms is None:
+        return []
+    return [[completion, claims.ttft_ms, max(claims.ttft_ms, claims.duration_ms)]]

@@ -43,6 +43,7 @@ def test_sums_add_up_and_name_nobody() -> None:
     assert (standard["served"][0], sum(standard["served"])) == (2, 2)
     assert (batch["served"][28], batch["refused"][28], sum(batch["refused"])) == (1, 4, 4)
     assert one["shapes"] == {"standard": [[97, 62, 7], [97, 62, 7]], "batch": [[97, 62, 7]]}
+    assert one["times"] == {"standard": [[7, 30, 100], [7, 30, 100]], "batch": [[7, 30, 100]]}
     assert one["popularity"] == [[7, 8]] and one["revenue_nano_usd"] == 3_000
     text = json.dumps(found)
     for secret in (buyer.slug, str(buyer.pk), other.slug, str(version.pk), str(version.model_id), "triage", "acme"):
