@@ -12,16 +12,16 @@ from html import escape
 
 WIDTH, HEIGHT = 640, 240
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 12, 16, 36
-_STYLE = """<style>
-svg{font:12px system-ui,sans-serif;color:#1c2430;background:#fff}
+STYLE = """
+svg{font:12px system-ui,sans-serif;color:#1c2430}
 .axis,.grid{stroke:#98a2b3;fill:none}.grid{opacity:.35}text{fill:currentColor}
 .line{fill:none;stroke:#0b6e4f;stroke-width:2}.second{fill:none;stroke:#b54708;stroke-width:2}
 .fan{fill:#0b6e4f;opacity:.18}.limit{stroke:#b42318;stroke-dasharray:5 4}
 .dot{fill:#b54708}.chosen{fill:#0b6e4f}
 .part0{fill:#0b6e4f}.part1{fill:#3a86c8}.part2{fill:#b54708}.part3{fill:#7a5195}.part4{fill:#d0d5dd}
 .less{fill:#3a86c8}.more{fill:#b54708}
-@media (prefers-color-scheme:dark){svg{color:#e6e9ef;background:#12161c}.part4{fill:#475467}}
-</style>"""
+@media (prefers-color-scheme:dark){svg{color:#e6e9ef}.part4{fill:#475467}}
+"""
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def tornado_chart(title: str, rows: Sequence[tuple[str, float, float, float]], u
 def standalone(svg: str) -> str:
     """Return a picture as a file of its own, with colours for light and dark."""
     head, rest = svg.split(">", 1)
-    return f"{head}>{_STYLE}{rest}\n"
+    return f"{head}><style>{STYLE}</style>{rest}\n"
 
 
 class _Scale:

@@ -62,7 +62,7 @@ def run_quietly(title: str, command: list[str], *, environment: dict[str, str] |
 
 def prepare_environment(*, dev: bool) -> None:
     """Create or update `.venv` to match pyproject.toml."""
-    extras = "web,guards,search,serving,telemetry,local" + (",train,bench,dev,fleet,capacity,s3" if dev else "")
+    extras = "web,guards,search,serving,telemetry,capacity,local" + (",train,bench,dev,fleet,s3" if dev else "")
     stamp = VENV / f".made-{'dev' if dev else 'user'}"
     wanted = [(REPOSITORY / name).read_bytes() for name in ("pyproject.toml", "constraints.txt")]
     want = hashlib.sha256(b"\0".join([*wanted, sys.version.encode(), extras.encode()])).hexdigest()

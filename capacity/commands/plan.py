@@ -16,6 +16,7 @@ from capacity.commands.forecast import add_events, read_events
 from capacity.commands.output import emit, say, write
 from capacity.errors import PlanRefused
 from capacity.operating import Effort
+from capacity.page import html
 from capacity.plan import Inputs, plan
 from capacity.profile import Profile, current_commit, read_profile, warnings_of
 from capacity.report import document, markdown
@@ -45,7 +46,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, default=operating.LEAST_SEEDS)
     parser.add_argument("--seed", type=int, default=1, help="the first of the seeds")
     parser.add_argument("--workers", type=int, default=min(8, os.cpu_count() or 1), help="processes that simulate")
-    parser.add_argument("--out", type=Path, help="folder for plan.md, plan.json, targets.json and the pictures")
+    parser.add_argument(
+        "--out", type=Path, help="folder for plan.html, plan.md, plan.json, targets.json and the pictures"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of Markdown")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
     add_events(parser)
@@ -86,9 +89,12 @@ def run(options: argparse.Namespace) -> int:
         write(options.out / "plan.json", msgspec.json.format(msgspec.json.encode(found, order="sorted"), indent=1))
         write(options.out / "targets.json", msgspec.json.format(msgspec.json.encode(found["targets"]), indent=1))
         write(options.out / "plan.md", markdown(found))
+        write(options.out / "plan.html", html(found))
         for figure in found["figures"]:
             write(options.out / f"{figure['name']}.svg", standalone(figure["svg"]))
         if not options.quiet:
-            say(f"written: {options.out}/plan.md, plan.json, targets.json and {len(found['figures'])} pictures")
+            say(
+                f"written: {options.out}/plan.html, plan.md, plan.json, targets.json and {len(found['figures'])} pictures"
+            )
     emit(found, markdown(found), as_json=options.json)
     return 0

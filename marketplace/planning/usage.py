@@ -71,14 +71,16 @@ WHERE u.created_at >= %s GROUP BY 1
 
 
 @transaction.atomic
-def usage_file(now: datetime | None = None) -> dict[str, Any]:
+def usage_file(now: datetime | None = None, *, with_this_hour: bool = False) -> dict[str, Any]:
     """Return what the usage file holds: whole hours before `now`, in one snapshot of the database.
+
+    with_this_hour: as if it was over
 
     bases: by the reference's fingerprint. classes: calls by hour, served and refused. shapes: [prompt, cached,
     completion] tokens of a sample; times: what receipts say of the same calls. popularity: calls of each adapter in
     a week, most first, with its rank
     """
-    end = (now or timezone.now()).replace(minute=0, second=0, microsecond=0)
+    end = (now or timezone.now()).replace(minute=0, second=0, microsecond=0) + timedelta(hours=with_this_hour)
     with connection.cursor() as cursor:
         cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         cursor.execute(f"SET LOCAL statement_timeout = '{_STATEMENT_SECONDS}s'")

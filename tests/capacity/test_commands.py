@@ -70,6 +70,13 @@ def test_plan_then_review(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert main(plan_flags(folder, "--out", str(out))) == 0
     page = capsys.readouterr().out
     assert page == (out / "plan.md").read_text() and "### 12. Fleet" in page
+    html = (out / "plan.html").read_text()
+    assert (
+        html.count("<svg") == 6
+        and html.count("<h3>") == 13
+        and "<script" not in html
+        and "http://" not in html.replace("http://www.w3.org/2000/svg", "")
+    )
     plan = json.loads((out / "plan.json").read_text())
     assert {f"{figure['name']}.svg" for figure in plan["figures"]} < {path.name for path in out.iterdir()}
     assert json.loads((out / "targets.json").read_text()) == plan["targets"]

@@ -6,6 +6,7 @@ import json
 from datetime import timedelta
 
 import pytest
+from django.core.management import call_command
 
 from billing.rollups.services import roll_up as count_usage
 from marketplace.planning import usage
@@ -48,6 +49,16 @@ def test_sums_add_up_and_name_nobody() -> None:
     text = json.dumps(found)
     for secret in (buyer.slug, str(buyer.pk), other.slug, str(version.pk), str(version.model_id), "triage", "acme"):
         assert secret not in text
+
+
+def test_the_command_counts_what_is_in_the_books_first(capsys: pytest.CaptureFixture[str]) -> None:
+    version, (buyer,) = sold_version(), buyers(1)
+    call(version, buyer, hours_ago(0))
+    call_command("usage_file", "--with-this-hour")
+    found = json.loads(capsys.readouterr().out)
+    assert found["hours"] == 1 and [sum(one["classes"]["standard"]["served"]) for one in found["bases"].values()] == [1]
+    call_command("usage_file")
+    assert json.loads(capsys.readouterr().out)["hours"] == 0
 
 
 def test_a_platform_without_calls_has_an_empty_file() -> None:
