@@ -94,7 +94,7 @@ def run(options: argparse.Namespace) -> int:
             write(options.out / f"{figure['name']}.svg", standalone(figure["svg"]))
         if not options.quiet:
             say(
-                f"written: {options.out}/plan.html, plan.md, plan.json, targets.json and {len(found['figures'])} pictures"
+                f"written to {options.out}: plan.html, plan.md, plan.json, targets.json, {len(found['figures'])} pictures"
             )
     emit(found, markdown(found), as_json=options.json)
     return 0
