@@ -93,8 +93,7 @@ def run(options: argparse.Namespace) -> int:
         for figure in found["figures"]:
             write(options.out / f"{figure['name']}.svg", standalone(figure["svg"]))
         if not options.quiet:
-            say(
-                f"written to {options.out}: plan.html, plan.md, plan.json, targets.json, {len(found['figures'])} pictures"
-            )
+            pictures = len(found["figures"])
+            say(f"written to {options.out}: plan.html, plan.md, plan.json, targets.json, {pictures} pictures")
     emit(found, markdown(found), as_json=options.json)
     return 0

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from capacity.__main__ import main
-from tests.capacity.profiles import FINGERPRINT, profile, usage, write_usage
+from tests.capacity.plan_files import FINGERPRINT, profile, usage, write_usage
 
 PRICES = """
 currency = "USD"

@@ -18,7 +18,7 @@ from capacity.report import document, markdown
 from capacity.terms import Terms
 from capacity.usage import read_usage
 from capacity.workload import Promise
-from tests.capacity.profiles import FINGERPRINT, profile, usage, write_usage
+from tests.capacity.plan_files import FINGERPRINT, profile, usage, write_usage
 
 TODAY = datetime.date(2026, 11, 10)
 QUICK = Effort(seeds=2, requests=120)  # the fewest: what is tested is not how sure it is
