@@ -31,7 +31,7 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "Running the platform",
         (
-            *("operations", "metrics", "tracing", "serving", "scale", "models", "quantized-bases", "bases"),
+            *("operations", "metrics", "tracing", "serving", "scale", "capacity", "models", "quantized-bases", "bases"),
             *("kv-memory", "gpu"),
         ),
     ),
