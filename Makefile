@@ -1,5 +1,5 @@
 # The commands of the README. Each is idempotent; `make setup` is part of every one of them.
-.PHONY: setup setup-dev tools agents browser triton demo run fleet fleet-update stop status code test fuzz exact screenshots lint clean
+.PHONY: setup setup-dev tools agents browser triton demo plan run fleet fleet-update stop status code test fuzz exact screenshots lint clean
 SHELL := /bin/sh
 PYTHON ?= python3
 PORT ?= 8000
@@ -7,6 +7,10 @@ VENV_PYTHON := .venv/bin/python
 
 demo: setup
 	@$(VENV_PYTHON) -m devstack demo
+
+# How many replicas, of which kind, at what load, for how much (docs/capacity.md).
+plan: setup
+	@$(VENV_PYTHON) -m devstack plan
 
 run: setup
 	@$(VENV_PYTHON) -m devstack run --port $(PORT)

@@ -12,3 +12,8 @@ class PlanRefused(Exception):
     def __init__(self, step: int, message: str) -> None:
         super().__init__(f"step {step}: {message}" if step else message)
         self.step = step
+        self._message = message
+
+    def __reduce__(self) -> tuple[type[PlanRefused], tuple[int, str]]:
+        """Let a refusal pass between processes."""
+        return type(self), (self.step, self._message)

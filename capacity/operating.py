@@ -21,6 +21,7 @@ from capacity.simulate import RunResult, Scene, run, spread, within
 from capacity.workload import Workload
 
 LEAST_SEEDS, LEAST_REQUESTS = 5, 4_000
+SKETCH_REQUESTS = 600
 CONFIDENCE = 0.9
 # The search ends when the rate that fails is at most this much above the one that holds.
 PRECISION = 0.03
@@ -43,6 +44,10 @@ class Effort:
     def __post_init__(self) -> None:
         if self.seeds < 2 or self.requests < 10 * self.seeds:
             raise PlanRefused(10, "an interval needs at least two seeds and ten requests each")
+
+    def sketch(self) -> Effort:
+        """Return the effort that a choice or a picture needs."""
+        return Effort(min(3, self.seeds), min(SKETCH_REQUESTS, self.requests), self.first_seed)
 
     @property
     def enough(self) -> bool:

@@ -36,6 +36,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     weight_bytes: int
     block_bytes: int
     max_len: int
+    hidden: int
+    kv_heads: int
 
 
 class Replica(msgspec.Struct, frozen=True, kw_only=True):

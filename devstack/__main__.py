@@ -1,4 +1,4 @@
-"""`python -m devstack run | demo | fleet-update | stop | status | code | manage | clean`."""
+"""`python -m devstack run | demo | plan | fleet-update | stop | status | code | manage | clean`."""
 
 from __future__ import annotations
 
@@ -47,6 +47,12 @@ def _demo(arguments: argparse.Namespace) -> int:
     from devstack.demo.run import run_demo
 
     return run_demo(State.open())
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    from devstack.planning import make_plan
+
+    return make_plan(State.open(), seconds=arguments.seconds)
 
 
 def _stop(arguments: argparse.Namespace) -> int:
@@ -123,6 +129,9 @@ def main() -> int:
         ("clean", _clean, "delete all state but the base model"),
     ):
         commands.add_parser(name, help=text).set_defaults(action=action)
+    plan = commands.add_parser("plan", help="calibrate this machine, and plan a fleet for what the platform was asked")
+    plan.add_argument("--seconds", type=float, default=90.0, help="for the calibration")
+    plan.set_defaults(action=_plan)
     manage = commands.add_parser("manage", help="run a command of manage.py on the running platform")
     manage.add_argument("command", nargs=argparse.REMAINDER, help="the command and its arguments")
     manage.set_defaults(action=_manage)

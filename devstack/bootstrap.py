@@ -62,8 +62,8 @@ def run_quietly(title: str, command: list[str], *, environment: dict[str, str] |
 
 def prepare_environment(*, dev: bool, fleet: bool) -> None:
     """Create or update `.venv` to match pyproject.toml. `fleet`: with Ray Serve; `dev`: with what the tests need."""
-    more = ",train,bench,dev,fleet,capacity,s3" if dev else ",fleet" if fleet else ""
-    extras = "web,guards,search,serving,telemetry,local" + more
+    more = ",train,bench,dev,fleet,s3" if dev else ",fleet" if fleet else ""
+    extras = "web,guards,search,serving,telemetry,capacity,local" + more
     stamp = VENV / f".made-{'dev' if dev else 'fleet' if fleet else 'user'}"
     wanted = [(REPOSITORY / name).read_bytes() for name in ("pyproject.toml", "constraints.txt")]
     want = hashlib.sha256(b"\0".join([*wanted, sys.version.encode(), extras.encode()])).hexdigest()

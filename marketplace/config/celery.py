@@ -36,6 +36,7 @@ app.conf.update(
     task_routes={
         "marketplace.evals.tasks.run_evaluation": {"queue": "runs"},
         "marketplace.trials.run_trial": {"queue": "runs"},
+        "marketplace.planning.make_plan": {"queue": "runs"},
         "marketplace.jobs.work": {"queue": "jobs"},
     },
     task_time_limit=300,
@@ -57,6 +58,8 @@ app.conf.update(
             "schedule": 5.0,
             "options": {"expires": 10.0},
         },
+        # For plans whose message was lost with the broker.
+        "make plans": {"task": "marketplace.planning.make_plan", "schedule": 60.0, "options": {"expires": 55.0}},
         "forget answers": {"task": "billing.tasks.forget_answers", "schedule": 60.0, "options": {"expires": 55.0}},
         "expire credit": {"task": "billing.tasks.expire_credit", "schedule": 300.0, "options": {"expires": 290.0}},
         "issue papers": {"task": "billing.tasks.issue_papers", "schedule": 10.0, "options": {"expires": 20.0}},
@@ -208,6 +211,7 @@ app.autodiscover_tasks(
         "marketplace.standing",
         "marketplace.gateway",
         "marketplace.operations",
+        "marketplace.planning",
         "marketplace.watch",
     ]
 )

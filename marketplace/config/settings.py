@@ -71,6 +71,7 @@ INSTALLED_APPS = [
     "marketplace.trials",
     "marketplace.jobs",
     "marketplace.operations",
+    "marketplace.planning",
     "marketplace.privacy",
     "marketplace.api",
     "marketplace.web",

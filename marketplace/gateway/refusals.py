@@ -14,6 +14,7 @@ from marketplace.gateway.http import Scope
 from marketplace.gateway.offers import Offer
 from marketplace.gateway.principals import Principal
 from marketplace.watch.refusals import COUNTERS, field_of
+from protocol.latency import LatencyClass
 
 logger = logging.getLogger(__name__)
 
@@ -21,9 +22,9 @@ _ASKED = "intarsia.asked"  # in the scope of a prediction's request
 _MOST_WAITING = 1_000  # counts on their way to Valkey; more are lost
 
 
-def note_asked(scope: Scope, principal: Principal, offer: Offer) -> None:
+def note_asked(scope: Scope, principal: Principal, offer: Offer, latency_class: LatencyClass) -> None:
     """Note in the request's scope who asked for what, for the case that it is refused."""
-    scope[_ASKED] = principal, offer
+    scope[_ASKED] = principal, offer, latency_class
 
 
 class Refusals:
@@ -38,8 +39,15 @@ class Refusals:
         asked = scope.get(_ASKED)
         if asked is None or len(self._waiting) >= _MOST_WAITING:
             return
-        principal, offer = asked
-        name = field_of(offer.version_id, principal.organization_id, datetime.now(UTC), refusal.status, refusal.code)
+        principal, offer, latency_class = asked
+        name = field_of(
+            offer.version_id,
+            principal.organization_id,
+            datetime.now(UTC),
+            refusal.status,
+            refusal.code,
+            latency_class,
+        )
         task = asyncio.create_task(self._add(name))
         self._waiting.add(task)
         task.add_done_callback(self._waiting.discard)

@@ -189,7 +189,7 @@ class Routes:
         offer = await self.offers.find(database, request.model, consumer=principal, calling=calling)
         headers |= {} if offer.ending is None else offer.ending.headers()
         if calling:
-            note_asked(scope, principal, offer)
+            note_asked(scope, principal, offer, request.latency_class)
         check_logprobs(request, offer)
         return offer
 

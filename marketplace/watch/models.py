@@ -77,6 +77,28 @@ class HourCaller(models.Model):
         ]
 
 
+class Demand(models.Model):
+    """Requests for one version in one latency class that arrived in an hour, for plans of the fleet (`demand`).
+
+    refused: those that were refused for want of capacity, again for each time that a client tried
+    """
+
+    version_id = models.UUIDField()
+    hour = models.DateTimeField()
+    latency_class = models.CharField(max_length=12)
+    served = models.BigIntegerField(default=0)
+    refused = models.BigIntegerField(default=0)
+    prompt_tokens = models.BigIntegerField(default=0)  # of the served ones, as are the two below
+    cached_tokens = models.BigIntegerField(default=0)
+    completion_tokens = models.BigIntegerField(default=0)
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["version_id", "hour", "latency_class"], name="watch_demand_once")
+        ]
+        indexes: ClassVar = [models.Index(fields=["hour"], name="watch_demand_hour")]
+
+
 class Payer(models.Model):
     """An organization that has paid for a call of the version."""
 

@@ -17,6 +17,7 @@ from django.db import connection, transaction
 from django.db.models import Max
 
 from billing.models import RollupMark
+from marketplace.watch.demand import DemandTally
 from marketplace.watch.locks import lock_mark
 from marketplace.watch.models import Block, Hour, HourCaller, Payer
 from marketplace.watch.sums import Sums, bucket_of
@@ -30,8 +31,10 @@ WITH due AS (
     RETURNING prediction_id, settled_at
 )
 SELECT u.version_id, date_trunc('hour', u.created_at AT TIME ZONE 'UTC') AT TIME ZONE 'UTC', u.organization_id,
-    u.prompt_tokens, u.completion_tokens, u.cost_nano_usd, u.finish_reason, u.receipt, due.prediction_id
+    u.prompt_tokens, u.completion_tokens, u.cost_nano_usd, u.finish_reason, u.receipt, u.latency_class,
+    u.cached_tokens, coalesce(h.created_at, u.created_at)
 FROM due LEFT JOIN billing_usage u ON u.prediction_id = due.prediction_id AND u.created_at = due.settled_at
+    LEFT JOIN billing_hold h ON h.id = due.prediction_id
 """
 _ADD_CALLERS = """
 INSERT INTO watch_hourcaller AS t (version_id, hour, organization_id, requests)
@@ -43,11 +46,12 @@ Place = tuple[UUID, datetime]  # a version in an hour
 
 @dataclass(slots=True)
 class Tally:
-    """The additions of a batch: sums and callers of hours, and payers."""
+    """The additions of a batch: sums and callers of hours, payers, and demand."""
 
     sums: dict[Place, Sums] = field(default_factory=lambda: defaultdict(Sums))
     callers: dict[tuple[UUID, datetime, UUID], int] = field(default_factory=lambda: defaultdict(int))
     payers: set[tuple[UUID, UUID]] = field(default_factory=set)
+    demand: DemandTally = field(default_factory=DemandTally)
 
     def request(self, version_id: UUID, hour: datetime, organization_id: UUID, count: int = 1) -> Sums:
         """Count `count` requests by an organization, and return the sums that they belong to."""
@@ -86,7 +90,9 @@ def _add_batch(rows_at_once: int) -> int:
 
 
 def _count(tally: Tally, row: tuple[Any, ...]) -> None:
-    version_id, hour, organization_id, prompt, completion, cost, finish_reason, receipt, _ = row
+    version_id, hour, organization_id, prompt, completion, cost, finish_reason, receipt, latency_class, *rest = row
+    cached, arrived = rest
+    tally.demand.served(version_id, arrived, latency_class, prompt=prompt, cached=cached, completion=completion)
     sums = tally.request(version_id, hour, organization_id)
     sums.calls += 1
     sums.spent_nano_usd += cost
@@ -132,6 +138,7 @@ def add(tally: Tally) -> None:
             cursor.execute(_ADD_CALLERS, [*columns, list(callers.values())])
     payers = [Payer(version_id=version, organization_id=organization) for version, organization in tally.payers]
     Payer.objects.bulk_create(payers, ignore_conflicts=True)
+    tally.demand.write()
 
 
 def callers_of(version_id: UUID) -> dict[datetime, dict[UUID, int]]:

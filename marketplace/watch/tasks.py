@@ -5,6 +5,7 @@ from __future__ import annotations
 from celery import shared_task
 
 from marketplace.watch.blocks import close_blocks
+from marketplace.watch.demand import drop_old_demand
 from marketplace.watch.latency import note_latency
 from marketplace.watch.refusals import count_refusals
 from marketplace.watch.rollouts import stop_worse_rollouts
@@ -20,6 +21,7 @@ def watch_models() -> None:
     close_blocks()
     count_thumbs()
     stop_worse_rollouts()
+    drop_old_demand()
 
 
 @shared_task

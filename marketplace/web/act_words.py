@@ -56,6 +56,8 @@ ACT_WORDS = {
     "ownership.offered": "Ownership offered",
     "payout.started": "Payout started",
     "payout.terms_changed": "Terms of payouts changed",
+    "plan.asked": "Plan of the fleet asked for",
+    "plan_file.added": "File for plans added",
     "prediction.refunded": "Prediction refunded",
     "price.set": "Price set",
     "promise.set": "Promise set",

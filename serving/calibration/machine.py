@@ -42,6 +42,8 @@ def about(config: ServingConfig, base: Base, engine: Engine) -> dict[str, object
             "weight_bytes": weight_bytes(model, 2, eight_bits=eight_bits),
             "block_bytes": block_bytes(config, model),
             "max_len": engine.max_model_len,
+            "hidden": model.hidden_size,
+            "kv_heads": model.num_kv_heads,
         },
         "replica": {
             "max_batched_tokens": limits.max_batched_tokens,

@@ -18,7 +18,7 @@ from redis import Redis
 
 from marketplace.accounts.services import create_api_key
 from marketplace.watch import refusals
-from marketplace.watch.models import Hour, HourCaller, Thumb
+from marketplace.watch.models import Demand, Hour, HourCaller, Thumb
 from tests.marketplace.gateway.conftest import World, money
 
 PAGE = Path(__file__).parents[3] / "docs" / "in-use.md"
@@ -122,6 +122,8 @@ async def test_refusals_of_a_version_are_counted_once_and_good_answers_cost_noth
             await asyncio.sleep(0.02)  # a refusal does not wait for its count
         assert sum(map(int, valkey.hvals(refusals.COUNTERS))) == 3
     ((failures, codes, callers),) = await counted()
+    demand = await sync_to_async(lambda: list(Demand.objects.values_list("latency_class", "served", "refused")))()
+    assert demand == [("standard", 0, 1)], "what is too dear, or unknown, would have been no load"
     assert failures == 1 and sum(codes.values()) == 3 and callers == 1
     assert await counted() == [(failures, codes, callers)], "once"
 
@@ -129,5 +131,5 @@ async def test_refusals_of_a_version_are_counted_once_and_good_answers_cost_noth
 def test_a_replicas_own_code_cannot_break_the_counters() -> None:
     some, at = uuid.UUID(int=1), timezone.now()
     for code in ("a|b", "x" * 65, "", "é", "Upper"):
-        assert refusals.field_of(some, some, at, 503, code).split("|")[4:] == ["other"]
-    assert refusals.field_of(some, some, at, 503, "no_replica").endswith("|503|no_replica")
+        assert refusals.field_of(some, some, at, 503, code, "batch").split("|")[4:] == ["other", "batch"]
+    assert refusals.field_of(some, some, at, 503, "no_replica", "batch").endswith("|503|no_replica|batch")

@@ -11,7 +11,8 @@ from django.db import connection, transaction
 
 from billing.rollups.services import roll_up as count_usage
 from marketplace.watch import blocks, rollup
-from marketplace.watch.models import Block, Hour, HourCaller, Payer, Settled
+from marketplace.watch.demand import drop_old_demand
+from marketplace.watch.models import Block, Demand, Hour, HourCaller, Payer, Settled
 from marketplace.watch.sums import bucket_of
 from tests.marketplace.watch.calls import buyers, call, calls, hours_ago, sold_version, watch
 
@@ -34,6 +35,32 @@ def test_a_call_is_counted_once_with_its_histograms_and_without_its_text() -> No
     assert row.prompt[bucket_of(50)] == 2 and row.duration[bucket_of(300)] == 1 and row.ttft[0] == 1
     assert sum(row.duration) == 1, "a receipt that cannot be read has no times"
     assert HourCaller.objects.get().requests == 2 and Payer.objects.count() == 1
+
+
+def test_demand_has_classes_tokens_and_no_customer() -> None:
+    version, (buyer, other) = sold_version(), buyers(2)
+    call(version, buyer, hours_ago(3))
+    call(version, other, hours_ago(3), latency_class="batch", cached_tokens=16)
+    call(version, other, hours_ago(3), latency_class="batch")
+    count_usage()
+    assert (rollup.roll_up(), rollup.roll_up()) == (3, 0)
+    rows = Demand.objects.order_by("latency_class").values_list(
+        "version_id",
+        "hour",
+        "latency_class",
+        "served",
+        "refused",
+        "prompt_tokens",
+        "cached_tokens",
+        "completion_tokens",
+    )
+    assert list(rows) == [
+        (version.pk, hours_ago(3), "batch", 2, 0, 100, 16, 16),
+        (version.pk, hours_ago(3), "standard", 1, 0, 50, 0, 8),
+    ]
+    assert not {"organization_id", "api_key_id"} & {field.name for field in Demand._meta.get_fields()}
+    Demand.objects.update(hour=hours_ago(24 * 7 * 27))
+    assert (drop_old_demand(), Demand.objects.count()) == (2, 0)
 
 
 def test_batches_that_are_killed_add_nothing_twice_and_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

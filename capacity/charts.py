@@ -1,0 +1,195 @@
+"""Pictures of a plan as SVG: text in, text out, no fonts, no scripts.
+
+A picture has classes and no colours, so that a page gives it its own. `standalone` adds a style that suits a file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+
+WIDTH, HEIGHT = 640, 240
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 12, 16, 36
+STYLE = """
+svg{font:12px system-ui,sans-serif;color:#1c2430}
+.axis,.grid{stroke:#98a2b3;fill:none}.grid{opacity:.35}text{fill:currentColor}
+.line{fill:none;stroke:#0b6e4f;stroke-width:2}.second{fill:none;stroke:#b54708;stroke-width:2}
+.fan{fill:#0b6e4f;opacity:.18}.limit{stroke:#b42318;stroke-dasharray:5 4}
+.dot{fill:#b54708}.chosen{fill:#0b6e4f}
+.part0{fill:#0b6e4f}.part1{fill:#3a86c8}.part2{fill:#b54708}.part3{fill:#7a5195}.part4{fill:#d0d5dd}
+.less{fill:#3a86c8}.more{fill:#b54708}
+@media (prefers-color-scheme:dark){svg{color:#e6e9ef}.part4{fill:#475467}}
+"""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line through points (x, y). style: "line" or "second"; dots: points that are drawn as well."""
+
+    label: str
+    points: Sequence[tuple[float, float]]
+    style: str = "line"
+    dots: Sequence[tuple[float, float]] = ()
+    chosen: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A level that matters, drawn across."""
+
+    label: str
+    y: float
+
+
+def line_chart(
+    title: str,
+    lines: Sequence[Line],
+    *,
+    x_label: str,
+    y_label: str,
+    fan: Sequence[tuple[float, float, float]] = (),
+    limits: Sequence[Limit] = (),
+) -> str:
+    """Return lines over one axis. fan: (x, low, high) of an interval. Figures that are not finite are left out."""
+    xs = [x for line in lines for x, _ in (*line.points, *line.dots)] + [x for x, _, _ in fan]
+    ys = [y for line in lines for _, y in (*line.points, *line.dots)] + [y for _, _, y in fan]
+    ys += [limit.y for limit in limits]
+    scale = _Scale(_finite(xs), _finite(ys))
+    parts = [_axes(scale, x_label, y_label)]
+    if fan:
+        upper = [scale.point(x, high) for x, _, high in fan]
+        lower = [scale.point(x, low) for x, low, _ in reversed(fan)]
+        parts.append(f'<polygon class="fan" points="{" ".join(upper + lower)}"/>')
+    for limit in limits:
+        y = scale.y(limit.y)
+        parts.append(f'<line class="limit" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y}" y2="{y}"/>')
+        parts.append(_text(WIDTH - _RIGHT, y - 4, limit.label, anchor="end"))
+    for number, line in enumerate(lines):
+        style = "second" if line.style == "second" else "line"
+        points = " ".join(scale.point(x, y) for x, y in line.points if math.isfinite(x) and math.isfinite(y))
+        parts.append(f'<polyline class="{style}" points="{points}"/>')
+        for x, y in line.dots:
+            parts.append(f'<circle class="dot" cx="{scale.x(x)}" cy="{scale.y(y)}" r="3.5"/>')
+        if line.chosen is not None:
+            parts.append(
+                f'<circle class="chosen" cx="{scale.x(line.chosen[0])}" cy="{scale.y(line.chosen[1])}" r="5"/>'
+            )
+        if len(lines) > 1:
+            at = _LEFT + 8 + number * 160
+            parts.append(f'<line class="{style}" x1="{at}" x2="{at + 18}" y1="10" y2="10"/>')
+            parts.append(_text(at + 24, 14, line.label))
+    return _svg(title, "".join(parts), HEIGHT)
+
+
+def stacked_bar(title: str, parts: Mapping[str, float], unit: str) -> str:
+    """Return one bar of parts that add up, each with its share below."""
+    total = sum(max(0.0, value) for value in parts.values())
+    drawn, at, row = [], 8.0, 62
+    for number, (name, value) in enumerate(parts.items()):
+        width = (WIDTH - 16) * max(0.0, value) / total if total else 0.0
+        style = f"part{min(number, 4)}"
+        words = f"{name}: {value:,.4g} {unit}"
+        drawn.append(f'<rect class="{style}" x="{at:.1f}" y="8" width="{width:.1f}" height="34">')
+        drawn.append(f"<title>{escape(words)}</title></rect>")
+        column = 8 + number % 3 * 210
+        drawn.append(f'<rect class="{style}" x="{column}" y="{row - 9}" width="10" height="10"/>')
+        drawn.append(_text(column + 16, row, words))
+        at += width
+        row += 18 if number % 3 == 2 else 0
+    return _svg(title, "".join(drawn), row + 14)
+
+
+def tornado_chart(title: str, rows: Sequence[tuple[str, float, float, float]], unit: str) -> str:
+    """Return bars to both sides of today's value. rows: (input, when smaller, today, when greater)."""
+    values = _finite([value for _, *three in rows for value in three])
+    low, high = min(values, default=0.0), max(values, default=1.0)
+    span = (high - low) or 1.0
+    left, width = 190, WIDTH - 190 - 90
+
+    def place(value: float) -> float:
+        return left + width * (value - low) / span
+
+    drawn = []
+    for number, (name, smaller, today, greater) in enumerate(rows):
+        y = 12 + number * 24
+        drawn.append(_text(left - 8, y + 11, name, anchor="end"))
+        for style, value in (("less", smaller), ("more", greater)):
+            if math.isfinite(value):
+                first, last = sorted((place(today), place(value)))
+                drawn.append(
+                    f'<rect class="{style}" x="{first:.1f}" y="{y}" width="{last - first:.1f}" height="15">'
+                    f"<title>{escape(name)}: {value:,.4g} {escape(unit)}</title></rect>"
+                )
+            else:
+                drawn.append(_text(WIDTH - 8, y + 11, "no fleet serves", anchor="end"))
+    height = 12 + 24 * len(rows) + 22
+    if rows:
+        middle = place(rows[0][2])
+        drawn.append(f'<line class="axis" x1="{middle:.1f}" x2="{middle:.1f}" y1="6" y2="{height - 20}"/>')
+        drawn.append(_text(middle, height - 6, f"{rows[0][2]:,.4g} {unit}", anchor="middle"))
+    return _svg(title, "".join(drawn), height)
+
+
+def standalone(svg: str) -> str:
+    """Return a picture as a file of its own, with colours for light and dark."""
+    head, rest = svg.split(">", 1)
+    return f"{head}><style>{STYLE}</style>{rest}\n"
+
+
+class _Scale:
+    def __init__(self, xs: Sequence[float], ys: Sequence[float]) -> None:
+        self.x_ticks = _ticks(min(xs, default=0.0), max(xs, default=1.0))
+        self.y_ticks = _ticks(min(0.0, min(ys, default=0.0)), max(ys, default=1.0))
+
+    def x(self, value: float) -> float:
+        first, last = self.x_ticks[0], self.x_ticks[-1]
+        return round(_LEFT + (WIDTH - _LEFT - _RIGHT) * (value - first) / (last - first), 1)
+
+    def y(self, value: float) -> float:
+        first, last = self.y_ticks[0], self.y_ticks[-1]
+        share = min(1.0, max(0.0, (value - first) / (last - first)))
+        return round(HEIGHT - _BOTTOM - (HEIGHT - _TOP - _BOTTOM) * share, 1)
+
+    def point(self, x: float, y: float) -> str:
+        return f"{self.x(x)},{self.y(y)}"
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Return four to seven round numbers that enclose an interval."""
+    span = (high - low) or abs(high) or 1.0
+    step = 10 ** math.floor(math.log10(span / 4))
+    step = next(step * factor for factor in (1, 2, 2.5, 5, 10, 20) if span / (step * factor) <= 6)
+    first = math.floor(low / step) * step
+    count = max(1, math.ceil((high - first) / step - 1e-9))
+    return [first + step * number for number in range(count + 1)]
+
+
+def _axes(scale: _Scale, x_label: str, y_label: str) -> str:
+    bottom = HEIGHT - _BOTTOM
+    parts = [f'<line class="axis" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{bottom}" y2="{bottom}"/>']
+    for tick in scale.y_ticks:
+        y = scale.y(tick)
+        parts.append(f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y}" y2="{y}"/>')
+        parts.append(_text(_LEFT - 6, y + 4, f"{tick:,.4g}", anchor="end"))
+    for tick in scale.x_ticks:
+        parts.append(_text(scale.x(tick), bottom + 15, f"{tick:,.4g}", anchor="middle"))
+    parts.append(_text(WIDTH - _RIGHT, HEIGHT - 4, x_label, anchor="end"))
+    parts.append(_text(4, 12, y_label))
+    return "".join(parts)
+
+
+def _finite(values: Sequence[float]) -> list[float]:
+    return [value for value in values if math.isfinite(value)]
+
+
+def _text(x: float, y: float, words: str, *, anchor: str = "start") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
+
+
+def _svg(title: str, inside: str, height: float) -> str:
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" role="img" '
+        f'aria-label="{escape(title, quote=True)}"><title>{escape(title)}</title>{inside}</svg>'
+    )
