@@ -23,6 +23,7 @@ from capacity.operating import Effort, Progress, quiet
 from capacity.profile import Profile
 from capacity.program import Block, Replica
 from capacity.results import weakest
+from capacity.simulate import Scene
 from capacity.steps_of_plan import steps_of
 from capacity.usage import UsageFile
 from capacity.workload import from_usage
@@ -238,7 +239,7 @@ def _finished(inputs: Inputs, base: BasePlan, fleet: Fleet, blocks: Sequence[Blo
     chosen = base.kinds[max(sorted(counts), key=lambda one: counts[one], default=min(base.kinds))]
     count = sum(counts.values())
     progress(f"{base.name} on {chosen.accelerator}: curve")
-    scene = operating.Scene(chosen.profile, base.workload)
+    scene = Scene(chosen.profile, base.workload)
     sketch = inputs.effort.sketch()  # a picture needs less proof than a promise
     curve = tuple(operating.curve(scene, LOADS, sketch))
     trap = tuple(operating.trap_table(scene, (0.5, 0.8, 0.95), sketch))

@@ -76,7 +76,9 @@ class Program:
         for number, (terms, bound) in enumerate(self._rows):
             least.append(bound)
             for place, value in terms.items():
-                data.append(value), row.append(number), column.append(place)
+                data.append(value)
+                row.append(number)
+                column.append(place)
         matrix = csr_array((data, (row, column)), shape=(len(self._rows), len(self._cost)))
         scale = max(self._cost) or 1.0  # the solver's tolerances are absolute
         outcome = milp(
@@ -89,7 +91,8 @@ class Program:
         if outcome.x is None:
             return None
         values = [round(value) for value in outcome.x]
-        replicas, machines = {}, {}
+        replicas: dict[tuple[str, str, int], int] = {}
+        machines: dict[tuple[str, int], int] = {}
         for (kind, one, place), index in self._columns.items():
             count = values[index]
             if not count:

@@ -68,7 +68,7 @@ class Prefills:
             return None
         pool, prompts = await self._offers.pools_of(database, reader.base_fingerprint)
         latency_class = order.request.latency_class
-        ranked = prompts.ranked(order.adapter or "base", latency_class, lambda: self._conversation(order))
+        ranked = prompts.ranked(order.adapter or "base", latency_class, self._conversation(order))
         source = next((one for one in ranked if one.transfer_url), None)
         if source is None:
             return None

@@ -20,10 +20,10 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from marketplace.catalog.models import BaseModel
-from marketplace.vault.enrolment import TOKEN_RATE
 from marketplace.vault.models import EnrolledReplica, FleetCredential, Replica
 from marketplace.vault.pool_demand import CLASSES, Demands, KnownPool, read_demands, read_pools
 from marketplace.vault.selectors import LIVE_SECONDS
+from marketplace.vault.sessions import TOKEN_RATE
 from protocol.demand import PoolDemand
 from routing import CLASS_TARGETS, wait_of_calls
 
