@@ -42,7 +42,7 @@ class Cargo:
         # Offsets count from 0 until the length of the table is known.
         table, end = [], 0
         for target, pair in pairs:
-            a = _Matrix(end, *pair.a.shape, _NAMES[pair.a.dtype])
+            a = _Matrix(end, pair.a.shape[0], pair.a.shape[1], _NAMES[pair.a.dtype])
             end = _aligned(end + pair.a.numel() * pair.a.element_size())
             b = _Matrix(end, pair.outputs, pair.b[0].shape[1], _NAMES[pair.b[0].dtype])
             end = _aligned(end + b.rows * b.columns * pair.b[0].element_size())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ from lora_kernels import ShapeError
 from serving.errors import ConfigError
 from serving.models.config import ModelConfig
 from serving.parallel.cargo import Cargo, read_cargo
+from serving.parallel.collectives import Collectives
 from serving.parallel.part import load_part
 from serving.parallel.shards import Shard, check_ranks, possible_ranks
 from serving.parallel.wire import Most, Step, Zero, decode, encode
@@ -97,6 +100,25 @@ def test_the_ranks_together_compute_what_the_whole_model_does(name: str, tmp_pat
         torch.testing.assert_close(found, torch.cat([expected, bare]), rtol=1e-4, atol=1e-4)
     # Two a layer and step, and not one more for adapters, the embedding or the head.
     assert sums == dict.fromkeys(((n, with_) for n in (0, 1) for with_ in (True, False)), 2 * model.num_layers * 3)
+
+
+def test_a_rank_that_is_late_is_not_waited_for_longer_than_the_limit(tmp_path: Path) -> None:
+    given_up = threading.Event()
+
+    def rank(number: int) -> torch.Tensor:
+        collectives = Collectives(tmp_path / "meeting", number, 2, CPU, 20)
+        both = torch.ones(3)
+        collectives.sum(both)
+        if number == 1:
+            assert given_up.wait(20)  # the connection stays: nothing but the time tells
+            return both
+        collectives._group._set_default_timeout(timedelta(seconds=0.2))
+        with pytest.raises(RuntimeError, match="Timed out"):
+            collectives.sum(torch.ones(3))
+        given_up.set()
+        return both
+
+    assert [found.tolist() for found in together(2, rank)] == [[2.0] * 3] * 2
 
 
 def test_a_number_of_ranks_that_cuts_a_head_is_refused_with_those_that_do_not(tmp_path: Path) -> None:
