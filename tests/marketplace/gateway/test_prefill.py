@@ -56,7 +56,7 @@ async def prompts(world: World) -> AsyncIterator[ScriptedReplica]:
 
 
 async def ask(world: World, **changes: object) -> dict[str, Any]:
-    answer = await world.http.post("/v1/chat/completions", json=world.body(messages=LONG, **changes))
+    answer = await world.http.post("/v1/chat/completions", json=world.body(**{"messages": LONG, **changes}))
     assert answer.status == 200
     data: dict[str, Any] = await answer.json()
     return data
@@ -105,25 +105,16 @@ async def test_a_stream_is_computed_apart_as_well(world: World, prompts: Scripte
     assert (await money(world))["posted"] == FUNDS - COST
 
 
-@pytest.mark.parametrize("mode", ["refuse", "nonsense", "drop", "no_receipt", "forged_receipt", "drop_midway"])
-async def test_a_prefill_that_fails_is_computed_where_it_is_answered(
-    world: World, prompts: ScriptedReplica, mode: str
-) -> None:
-    prompts.mode = mode
-    data = await ask(world)
-    assert data["usage"]["cost_nano_usd"] == COST
-    assert len(prompts.served) == 1 and world.replica.pulls == [None]
-    assert world.replica.served[0].get("cached_tokens") is None
-    after = await money(world)
-    assert after["posted"] == FUNDS - COST and after["holds"] == ["settled"]
-
-
-async def test_a_receipt_of_a_prompt_that_counts_a_completion_is_not_believed(
-    world: World, prompts: ScriptedReplica
-) -> None:
-    prompts.lies = {"completion_tokens": 3}
-    await ask(world)
-    assert world.replica.pulls == [None]
+async def test_a_prefill_that_fails_is_computed_where_it_is_answered(world: World, prompts: ScriptedReplica) -> None:
+    modes = ["refuse", "nonsense", "drop", "no_receipt", "forged_receipt", "drop_midway", "a completion counted"]
+    for number, mode in enumerate(modes, 1):
+        prompts.mode, prompts.lies = mode, {"completion_tokens": 3} if mode == "a completion counted" else {}
+        data = await ask(world, messages=[{"role": "user", "content": f"{mode} " * 2000}])
+        assert data["usage"]["cost_nano_usd"] == COST
+        assert len(prompts.served) == number and world.replica.pulls == [None] * number
+        assert world.replica.served[-1].get("cached_tokens") is None
+        after = await money(world)
+        assert after["posted"] == FUNDS - number * COST and after["holds"] == ["settled"] * number
 
 
 async def test_a_client_that_leaves_meanwhile_stops_the_prompt_and_pays_nothing(
@@ -142,19 +133,12 @@ async def test_a_client_that_leaves_meanwhile_stops_the_prompt_and_pays_nothing(
     assert (await money(world))["posted"] == FUNDS
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"messages": [{"role": "user", "content": "short"}]},
-        {"n": 2},
-    ],
-)
-async def test_other_requests_are_answered_in_one_place(
-    world: World, prompts: ScriptedReplica, changes: dict[str, object]
-) -> None:
-    answer = await world.http.post("/v1/chat/completions", json=world.body(**{"messages": LONG, **changes}))
-    assert answer.status == 200
-    assert not prompts.served and world.replica.pulls == [None]
+async def test_other_requests_are_answered_in_one_place(world: World, prompts: ScriptedReplica) -> None:
+    short = [{"role": "user", "content": "short"}]
+    for changes in ({"messages": short}, {"messages": LONG, "n": 2}):
+        answer = await world.http.post("/v1/chat/completions", json=world.body(**changes))
+        assert answer.status == 200
+    assert not prompts.served and world.replica.pulls == [None, None]
 
 
 @pytest.mark.parametrize(("role", "stats"), [("both", BUSY), ("decode", BUSY | {"running": 0})])
