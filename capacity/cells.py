@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from capacity.results import Interval
-from capacity.simulate import CallResult, RunResult, Scene, replay
+from capacity.runs import CallResult, RunResult
+from capacity.simulate import Scene, replay
 from capacity.workload import Arrival, Workload
 
 _PREFIX_TOKENS = 180

@@ -17,7 +17,8 @@ from scipy.stats import beta, t
 from capacity.errors import PlanRefused
 from capacity.profile import Profile
 from capacity.results import CurvePoint, Interval, OperatingPoint, Source, Step
-from capacity.simulate import WARM_SHARE, RunResult, Scene, run, spread, within
+from capacity.runs import RunResult, spread, within
+from capacity.simulate import WARM_SHARE, Scene, run
 from capacity.workload import Workload
 
 LEAST_SEEDS, LEAST_REQUESTS = 5, 4_000
