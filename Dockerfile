@@ -10,6 +10,7 @@ WORKDIR /app
 FROM base AS web
 COPY pyproject.toml README.md ./
 COPY billing billing
+COPY capacity capacity
 COPY creator_cli creator_cli
 COPY peft_bridge peft_bridge
 COPY lora_kernels lora_kernels
@@ -18,7 +19,7 @@ COPY protocol protocol
 COPY routing routing
 COPY sealed_weights sealed_weights
 COPY serving serving
-RUN pip install ".[web,guards,search,telemetry]"
+RUN pip install ".[web,guards,search,telemetry,capacity]"
 COPY manage.py ./
 COPY templates templates
 COPY docs docs
