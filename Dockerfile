@@ -11,6 +11,7 @@ WORKDIR /app
 FROM base AS web
 COPY pyproject.toml README.md ./
 COPY billing billing
+COPY capacity capacity
 COPY creator_cli creator_cli
 COPY peft_bridge peft_bridge
 COPY lora_kernels lora_kernels
@@ -19,7 +20,7 @@ COPY protocol protocol
 COPY routing routing
 COPY sealed_weights sealed_weights
 COPY serving serving
-RUN pip install ".[web,guards,s3,search,telemetry]"
+RUN pip install ".[web,guards,s3,search,telemetry,capacity]"
 COPY manage.py ./
 COPY templates templates
 COPY docs docs

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from capacity.results import Interval
-from capacity.simulate import CallResult, RunResult, Scene, replay
+from capacity.runs import CallResult, RunResult
+from capacity.simulate import Scene, replay
 from capacity.workload import Arrival, Workload
 
 _PREFIX_TOKENS = 180
@@ -72,7 +73,8 @@ def predict(scene: Scene, arrivals: Sequence[Arrival]) -> Prediction:
     intervals = {}
     for name, value in middle.as_dict().items():
         low, high = min(run[name] for run in runs), max(run[name] for run in runs)
-        intervals[name] = Interval(value, low * (1 - error), high * (1 + error))
+        most = 1.0 if name == "hit" else math.inf
+        intervals[name] = Interval(value, low * (1 - error), min(most, high * (1 + error)))
     return Prediction(middle, intervals)
 
 

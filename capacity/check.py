@@ -15,7 +15,8 @@ from capacity.child import lines_of
 from capacity.errors import PlanRefused
 from capacity.operating import Effort, Progress, highest_rate, quiet
 from capacity.profile import Profile
-from capacity.simulate import WARM_SHARE, RunResult, Scene
+from capacity.runs import RunResult
+from capacity.simulate import WARM_SHARE, Scene
 from capacity.workload import Arrival, Workload, draw
 
 # Share of figures that must lie within their 90 % intervals: two of six cells' worth of luck is no proof of a fault.

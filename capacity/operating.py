@@ -17,7 +17,8 @@ from scipy.stats import beta, t
 from capacity.errors import PlanRefused
 from capacity.profile import Profile
 from capacity.results import CurvePoint, Interval, OperatingPoint, Source, Step
-from capacity.simulate import RunResult, Scene, run, spread, within
+from capacity.runs import RunResult, spread, within
+from capacity.simulate import WARM_SHARE, Scene, run
 from capacity.workload import Workload
 
 LEAST_SEEDS, LEAST_REQUESTS = 5, 4_000
@@ -155,6 +156,7 @@ def operating_point(
     """
     effort = effort or Effort()
     warnings = () if effort.enough else (f"Only {effort.requests} requests and {effort.seeds} seeds were simulated.",)
+    _check_effort(effort, scene.workload.alpha)
     best: tuple[float, Mapping[str, int], Scene] | None = None
     refused: PlanRefused | None = None
     found: dict[int, tuple[CurvePoint, str]] = {}
@@ -182,6 +184,16 @@ def operating_point(
         source=Source.TRANSFERRED if scene.profile.transferred else Source.SIMULATED,
         warnings=warnings,
     )
+
+
+def _check_effort(effort: Effort, alpha: float) -> None:
+    """Raise PlanRefused where not even requests that are all served would prove the promise."""
+    counted = effort.seeds * math.floor((1 - WARM_SHARE) * math.ceil(effort.requests / effort.seeds))
+    if interval([1.0] * effort.seeds, counted, counted).low < alpha:
+        needed = math.ceil(math.log((1 - CONFIDENCE) / 2) / math.log(alpha) / (1 - WARM_SHARE)) + effort.seeds
+        raise PlanRefused(
+            10, f"{effort.requests} requests cannot prove that {100 * alpha:g} % are served: at least {needed} can"
+        )
 
 
 def _search(scene: Scene, effort: Effort, progress: Progress) -> tuple[CurvePoint, str]:
@@ -217,6 +229,8 @@ def _search(scene: Scene, effort: Effort, progress: Progress) -> tuple[CurvePoin
 
 
 def _with(profile: Profile, setting: Mapping[str, int]) -> Profile:
+    if setting.get("max_num_seqs", 0) > setting.get("max_batched_tokens", profile.replica.max_batched_tokens):
+        raise PlanRefused(10, "max_batched_tokens must be at least max_num_seqs, or decodes would starve one another")
     unknown = setting.keys() - {"max_num_seqs", "max_batched_tokens", "blocks", "pages", "slots"}
     if unknown:
         raise PlanRefused(10, f"settings that are searched: not {', '.join(sorted(unknown))}")

@@ -37,6 +37,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--profile", type=Path, required=True, help="what `calibrate` wrote")
     parser.add_argument("--workload", type=Path, required=True, help="TOML or JSON (docs/capacity.md)")
     parser.add_argument("--replicas", type=_counts, default=(1,), help="such as 1,2,4")
+    parser.add_argument("--loads", type=_loads, default=LOADS, help="shares of the highest rate, such as 0.3,0.7")
+    parser.add_argument("--max-num-seqs", type=_sizes, default=(), help="seats to search over, such as 16,32,64")
+    parser.add_argument("--max-batched-tokens", type=_sizes, default=(), help="rows of a step to search over")
     parser.add_argument("--requests", type=int, default=operating.LEAST_REQUESTS, help="simulated for each rate")
     parser.add_argument("--seeds", type=int, default=operating.LEAST_SEEDS)
     parser.add_argument("--seed", type=int, default=1, help="the first of the seeds")
@@ -52,8 +55,9 @@ def run(options: argparse.Namespace) -> int:
     effort = Effort(options.seeds, options.requests, options.seed)
     scene = Scene(profile, workload)
     budget = memory.measured_budget(profile, workload)
-    points = curve(scene, LOADS, effort, progress)
-    found = operating_point(scene, effort, replicas=options.replicas, progress=progress)
+    points = curve(scene, options.loads, effort, progress)
+    settings = _settings(options.max_num_seqs, options.max_batched_tokens)
+    found = operating_point(scene, effort, replicas=options.replicas, settings=settings, progress=progress)
     seats = min(profile.replica.max_num_seqs, budget.sequences)
     mu = found.mu[min(found.mu)]
     held = residency.working_set(workload, profile.replica.slots, profile.replica.pages, seats, mu / min(found.mu))
@@ -76,3 +80,21 @@ def _counts(text: str) -> tuple[int, ...]:
     if not counts or counts[0] < 1 or counts[-1] > 64:
         raise PlanRefused(10, f"--replicas {text}: numbers from 1 to 64")
     return counts
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    sizes = tuple(int(part) for part in text.split(","))
+    if not all(0 < size <= 65_536 for size in sizes):
+        raise PlanRefused(10, f"{text}: sizes from 1 to 65536")
+    return sizes
+
+
+def _loads(text: str) -> tuple[float, ...]:
+    return tuple(float(part) for part in text.split(","))
+
+
+def _settings(seats: tuple[int, ...], rows: tuple[int, ...]) -> list[dict[str, int]]:
+    """Return every combination of what is searched; an empty tuple leaves the profile's value."""
+    of_seats = [{"max_num_seqs": size} for size in seats] or [{}]
+    of_rows = [{"max_batched_tokens": size} for size in rows] or [{}]
+    return [one | other for one in of_seats for other in of_rows]

@@ -38,7 +38,7 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
 def emit(value: object, markdown: str, *, as_json: bool) -> None:
     """Print a result."""
     if as_json:
-        print(msgspec.json.format(msgspec.json.encode(value, order="sorted"), indent=1).decode())
+        print(msgspec.json.format(msgspec.json.encode(value), indent=1).decode())
     else:
         print(markdown, end="")
 

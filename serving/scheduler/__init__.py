@@ -1,3 +1,2 @@
 """The choice of what the next step computes: pure policy over `core`, `kv.pool` and the `Residency` protocol, without
-torch, clock or I/O. The same calls with the same times give the same plans; `serving.simulation` runs it in simulated
-time."""
+torch, clock or I/O. The same calls with the same times give the same plans; `serving.simulation` replays them."""

@@ -48,6 +48,11 @@ def test_the_chosen_rate_keeps_the_promise_and_the_next_one_says_why_not() -> No
     assert svg == curve_svg([found.points[1]], found, 0.5) and "<title>" in svg and "nan" not in svg
 
 
+def test_too_few_requests_to_prove_a_promise_are_refused_before_any_is_simulated() -> None:
+    with pytest.raises(PlanRefused, match=r"60 requests cannot prove that 99 % are served: at least 33\d can"):
+        operating_point(Scene(profile(), workload(alpha=0.99)), Effort(2, 60))
+
+
 def test_the_best_of_the_engines_settings_is_taken() -> None:
     effort = Effort(2, 60)
     found = operating_point(Scene(profile(), workload()), effort, settings=({"max_num_seqs": 2}, {"max_num_seqs": 16}))

@@ -6,18 +6,8 @@ import numpy as np
 import pytest
 
 from capacity.errors import PlanRefused
-from capacity.workload import (
-    Promise,
-    TraceLine,
-    Usage,
-    UsageBucket,
-    check,
-    draw,
-    from_trace,
-    from_usage,
-    read_trace,
-    read_workload,
-)
+from capacity.recorded import TraceLine, Usage, UsageBucket, from_trace, from_usage, read_trace
+from capacity.workload import Promise, check, draw, read_workload
 from tests.capacity.profiles import workload
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "capacity.toml"
