@@ -20,7 +20,7 @@ from tests.end_to_end.chaos.market import open_chaos_market
 from tests.end_to_end.chaos.node import Node, build_clock
 from tests.end_to_end.chaos.traffic import Traffic
 from tests.end_to_end.faults.calls import Client
-from tests.end_to_end.faults.rows import open_holds, read_rows
+from tests.end_to_end.faults.rows import busiest_replica, open_holds, read_rows
 from tests.end_to_end.platform import Platform
 
 REPLICAS = 3
@@ -177,6 +177,12 @@ class ChaosRun:
     # -- parts -------------------------------------------------------------------------------------------------------
 
     def _choose(self) -> Node:
+        """Return the replica that has most calls, or now and then any other: a fault is to hit somebody."""
+        if self._random.random() < 0.75:
+            busiest = busiest_replica(self._market.database_url)
+            for node in self._nodes:
+                if node.name == busiest:
+                    return node
         return self._random.choice(self._nodes)
 
     def _length(self, long: bool) -> float:
