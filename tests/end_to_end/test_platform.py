@@ -244,7 +244,8 @@ def test_bad_luck_of_a_fleet_loses_no_prediction_and_charges_none_twice(platform
     points = int(os.environ.get("INTARSIA_CHAOS_POINTS", "0"))
     chaos, verdict = asyncio.run(unlucky(platform, points=points, seed=1))
     assert verdict.faults == []
-    assert sum(chaos.counted.values()) >= max(points, 9) and verdict.charged > 50 and verdict.cut >= 1
+    assert sum(chaos.counted.values()) >= max(points, 9) and verdict.charged > 50
+    assert verdict.cut + verdict.moved >= 1, "faults hit calls"
     assert settled(platform)["ledger_sum_nano_usd"] == 0
 
 

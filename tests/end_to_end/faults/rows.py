@@ -95,6 +95,20 @@ def open_payouts(database_url: str) -> int:
         return int(row[0])
 
 
+def busiest_replica(database_url: str) -> str | None:
+    """Return the name of the replica with most open holds, None without any or while the database is away."""
+    sql = """
+    SELECT r.name FROM billing_hold h JOIN vault_replica r ON r.id = h.replica_id WHERE h.state = 'open'
+    GROUP BY r.name ORDER BY count(*) DESC LIMIT 1
+    """
+    try:
+        with psycopg.connect(database_url, connect_timeout=5) as connection:
+            row = connection.execute(sql).fetchone()
+    except psycopg.OperationalError:
+        return None
+    return str(row[0]) if row else None
+
+
 def open_holds(database_url: str, since: float) -> int:
     """Count the holds since `since` that are still open; raises OperationalError while the database is away."""
     with psycopg.connect(database_url, connect_timeout=5) as connection:
