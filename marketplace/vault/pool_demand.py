@@ -122,7 +122,7 @@ def read_effects(valkey: Redis, replica_ids: Sequence[UUID]) -> list[dict[Effect
         return [dict(zip(EFFECTS, (int(one or 0) for one in row), strict=True)) for row in pipeline.execute()]
 
 
-def parse_pools(values: Iterable[bytes]) -> list[KnownPool]:
+def parse_pools(values: Iterable[bytes | str]) -> list[KnownPool]:
     """Parse what `POOLS_KEY` holds; what another version of the platform wrote is left out."""
     found = []
     for value in list(values)[:_MOST_POOLS]:
