@@ -50,12 +50,12 @@ def main(argv: list[str] | None = None) -> int:
     except (ConfigError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    signal.signal(signal.SIGTERM, _stop)
-    signal.signal(signal.SIGINT, _stop)
+    _hear()
     ray = subprocess.Popen(command, env=os.environ | RAY_ENVIRONMENT, start_new_session=True)
     try:
         if arguments.applications is not None:
             deploy(arguments.applications)
+            _hear()  # Ray has put a handler before ours, which aborts the process three seconds after SIGTERM
         return 1 if ray.wait() else 0
     except _Stopped:
         if arguments.join:
@@ -64,6 +64,11 @@ def main(argv: list[str] | None = None) -> int:
     finally:
         ray.terminate()
         ray.wait()
+
+
+def _hear() -> None:
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGINT, _stop)
 
 
 def _stop(*_: object) -> None:

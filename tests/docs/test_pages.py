@@ -70,13 +70,14 @@ def test_compose_has_every_role_with_health_and_without_secrets() -> None:
     replicas = {"serving-cpu", "serving-gpu", "enrolment-cpu", "enrolment-gpu"}
     watchers = {"prometheus", "grafana"}
     workers = {"worker", "runs", "jobs", "beat"}
-    assert {"postgres", "valkey", "migrate", "web", *workers, *replicas, *watchers} == set(services)
+    fleet = {"enrolment-fleet", "ray-gcs", "ray-head", "ray-node-0", "ray-node-1"}
+    assert {"postgres", "valkey", "migrate", "web", *workers, *replicas, *watchers, *fleet} == set(services)
     assert services["serving-cpu"]["profiles"] == ["cpu"] and services["serving-gpu"]["profiles"] == ["gpu"]
     for name in ("postgres", "valkey", "worker", "runs", "jobs", "beat"):
         assert "test" in services[name]["healthcheck"]
     for name, service in services.items():
         for variable, value in (service.get("environment") or {}).items():
-            if re.search("PASSWORD|SECRET|TOKEN|PEPPER|API_KEY", variable):
+            if re.search("PASSWORD|SECRET|TOKEN|PEPPER|API_KEY", variable) and not variable.endswith("_PATH"):
                 assert re.search(r"\$\{\w+:\?", str(value)), f"{name}: {variable} must come from the environment"
     for name in ("serving-cpu", "serving-gpu"):
         assert not {"DATABASE_URL", "SECRET_KEY", "API_KEY_PEPPER"} & set(services[name].get("environment") or {})
