@@ -20,7 +20,7 @@ from serving.fleet.loopback import listeners
 from tests.serving.fleet.fleet_process import Callers, FleetProcess, living, pid_of, tiny_pool, wait_for
 from tests.serving.tiny import Tiny
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(900)]
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def _an_update_fails_no_stream(fleet: FleetProcess, before: list[Replica]) -> No
             least = min(least, sum(not one.stats.get("draining") for one in now))
             return len(now) == 2 and not {one.pk for one in now} & old
 
-        wait_for(replaced, 60, "an update", fleet.log)
+        wait_for(replaced, 240, "an update", fleet.log)
         answered = callers.answered
         wait_for(lambda: callers.answered > answered + 3, 20, "calls of the new ones", fleet.log)
     assert callers.failures == [] and least >= 1
