@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.fleet import report as fleet
+from benchmarks.fleet import scaling_report
 from benchmarks.gateway import report as gateway
 from benchmarks.kernels import report as kernels
 from benchmarks.kv_tiers import report as kv_tiers
@@ -159,6 +160,14 @@ def _fleet(file: Path) -> str:
     return "```\n" + "\n".join(line.rstrip() for line in lines) + "\n```"
 
 
+def _autoscaling(file: Path) -> str:
+    data = _load(file)
+    lines, _ = scaling_report.report(data["rows"])
+    borne = ", ".join(f"{load} by {replicas}" for replicas, load in data["ceiling"].items())
+    text = "\n".join(line.rstrip() for line in lines)
+    return f"The load that so many replicas bear within the promise: {borne}.\n\n```\n{text}\n```"
+
+
 def _kv_tiers(file: Path) -> str:
     lines, _ = kv_tiers.report(_load(file))
     return "```\n" + "\n".join(line.rstrip() for line in lines) + "\n```"
@@ -215,6 +224,7 @@ RENDERERS: dict[str, Callable[[Path], str]] = {
     "residency": _residency,
     "speculation": _speculation,
     "fleet": _fleet,
+    "autoscaling": _autoscaling,
     "kv_tiers": _kv_tiers,
     "packed_base": _packed_base,
     "pages": _pages,

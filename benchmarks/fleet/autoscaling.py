@@ -32,10 +32,10 @@ LOADS = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9)
 FLOOR, MOST = 2, 64
 
 
-def bears(day: Day, replicas: int, load: float) -> bool:
+def bears(day: Day, replicas: int, load: float, seconds: int = 3_600) -> bool:
     """Return whether a pool that never changes keeps its promise under even demand."""
     rate = load * replicas * day.scene.seats / day.scene.service
-    even = replace(day, seconds=3_600, mean=rate, swing=0.0, waver=0.0, bursts=0, hot=0.0, lost=0, seed=7)
+    even = replace(day, seconds=seconds, mean=rate, swing=0.0, waver=0.0, bursts=0, hot=0.0, lost=0, seed=7)
     return PoolOfDay(even, replicas, None).run().windows(day.target)[0] == 1.0
 
 

@@ -9,12 +9,12 @@ from django.core.cache import cache
 
 from marketplace.accounts.models import AuditEntry, Organization, User
 from marketplace.accounts.services import create_api_key
-from marketplace.vault.models import EnrolledReplica
+from marketplace.vault.models import EnrolledReplica, Replica
 from tests.billing.support import credit_promotion, hold_request, place, settle
 from tests.billing.test_incidents import code_of
 from tests.marketplace.api.client import Api, error_of
 from tests.marketplace.catalog.factories import make_organization, make_user
-from tests.marketplace.vault.factories import make_replica
+from tests.marketplace.vault.factories import make_replica, make_sold
 
 pytestmark = pytest.mark.django_db
 
@@ -47,6 +47,22 @@ def test_the_fleet_is_listed_drained_and_revoked(staff: Api, person: User) -> No
     error_of(staff.post("platform/replicas/nobody/drain"), 404)
     acts = list(AuditEntry.objects.filter(as_staff=True).order_by("id").values_list("act", "as_staff"))
     assert acts == [("replica.drained", True), ("replica.undrained", True), ("replica.revoked", True)]
+
+
+def test_the_whole_fleet_is_shown_by_pools(staff: Api) -> None:
+    sold = make_sold()
+    make_replica("r1")
+    stats = {"running": 3, "seats": 8, "waits": [0.25, 0.25, 0.25], "resident": [sold.digest]}
+    Replica.objects.update(stats=stats)
+    name = sold.version.model.full_name
+    shown = staff.get(f"platform/fleet?model={name}").json()
+    (pool,) = shown["pools"]
+    assert (pool["name"], pool["state"], pool["seats"], pool["running"]) == ("tiny", "healthy", 8, 3)
+    assert (pool["scaling"], pool["classes"][0]["wait_s"], shown["healthy"]) == (None, 0.25, True)
+    assert [line["name"] for line in shown["replicas"]] == ["r1"] == [event["replica"] for event in shown["events"]]
+    assert shown["adapters"] == [{"name": f"{name}@{sold.version.number}", "replicas": ["r1"]}]
+    assert staff.get("platform/fleet").json()["adapters"] is None
+    error_of(staff.get("platform/fleet?model=nobody/nothing"), 404)
 
 
 def test_the_seller_on_papers_is_written_with_a_code(staff: Api, person: User) -> None:
@@ -120,7 +136,7 @@ def test_what_staff_look_at(staff: Api) -> None:
 
 def test_nobody_else_may(person: User) -> None:
     member = Api.of(make_organization("acme"))
-    for path in ("replicas", "health", "guards", "evaluations", "organizations", "organizations/acme"):
+    for path in ("fleet", "replicas", "health", "guards", "evaluations", "organizations", "organizations/acme"):
         assert error_of(member.get(f"platform/{path}"), 403)["code"] == "staff_only"
         error_of(Api().get(f"platform/{path}"), 401)
     for path in ("replicas/r1/drain", "organizations/acme/suspend", "status", f"predictions/{uuid.uuid4()}/refund"):

@@ -62,6 +62,23 @@ def test_each_act_of_staff_asks_for_the_password_again(world: World) -> None:
     assert not Organization.objects.exclude(suspended_at=None).exists()
 
 
+def test_the_fleet_shows_pools_events_and_where_an_adapter_is(world: World, staff: Client) -> None:
+    stats = {
+        "running": 2,
+        "waiting": 1,
+        "seats": 8,
+        "waits": [1.4, 1.4, 1.4],
+        "resident": [world.published.package_digest],
+    }
+    Replica.objects.update(stats=stats)
+    page = staff.get(FLEET, {"model": "ledgerline/transactions"})
+    assert_clean(page)
+    text = page.content.decode()
+    assert "data-pool=" in text and ">late<" in text and "registered" in text
+    assert "ledgerline/transactions@1</dt>" in text and 'data-bar="running_percent" width="25"' in text
+    assert "There is no model" in staff.get(FLEET, {"model": "<b>nobody"}).content.decode()
+
+
 def test_a_drained_replica_gets_no_new_work_until_it_is_sent_work_again(world: World, staff: Client) -> None:
     Organization.objects.create(slug="intarsia", name="Intarsia")
     Replica.objects.update(stats={"running": 2, "resident": [world.published.package_digest], "tokens_per_second": 7.5})
