@@ -95,12 +95,17 @@ def _serve(pools_file: Path, ready_file: Path | None, folder: str, signals: Simp
             ray.shutdown()
 
 
+def ray_folder(pools_file: Path) -> Path:
+    """Return the folder of Ray's sockets and logs: a short path, as sockets need, that a killed fleet's successor finds
+    and empties."""
+    mark = hashlib.sha256(str(pools_file.absolute()).encode()).hexdigest()[:12]
+    return Path(tempfile.gettempdir()) / f"intarsia-ray-{mark}"
+
+
 @contextlib.contextmanager
 def _ray_folder(pools_file: Path) -> Iterator[str]:
-    """Make the folder of Ray's sockets and logs: a short path, as sockets need, and one that a killed fleet's successor
-    finds and empties."""
-    mark = hashlib.sha256(str(pools_file.absolute()).encode()).hexdigest()[:12]
-    folder = Path(tempfile.gettempdir()) / f"intarsia-ray-{mark}"
+    """Make the folder of Ray's sockets and logs, and remove it at the end."""
+    folder = ray_folder(pools_file)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)
     try:

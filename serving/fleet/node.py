@@ -47,11 +47,13 @@ def main(argv: list[str] | None = None) -> int:
         token = Path(os.environ.get(TOKEN_PATH, ""))
         prepare_environment(token, alone=False)
         command = _command(arguments, token.read_text().strip())
+        head = arguments.join or f"{arguments.address or own_address()}:{_PORT}"
     except (ConfigError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     _hear()
     ray = subprocess.Popen(command, env=os.environ | RAY_ENVIRONMENT, start_new_session=True)
+    os.environ["RAY_ADDRESS"] = head  # what "auto" means here, whatever other clusters this machine has seen
     try:
         if arguments.applications is not None:
             deploy(arguments.applications)

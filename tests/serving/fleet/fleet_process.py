@@ -51,13 +51,17 @@ class FleetProcess:
     process: subprocess.Popen[bytes] | None = field(default=None)
 
     @property
+    def pools_file(self) -> Path:
+        return self.folder / "pools.json"
+
+    @property
     def ready_file(self) -> Path:
         return self.folder / "ready.json"
 
     @contextmanager
     def running(self, ready_seconds: float = 240) -> Iterator[FleetProcess]:
         """Start the fleet and wait until every pool serves; end it afterwards, whatever became of it."""
-        pools, token = self.folder / "pools.json", self.folder / "token"
+        pools, token = self.pools_file, self.folder / "token"
         pools.write_text(json.dumps({"pools": self.settings}))
         if not token.exists():
             token.touch(mode=0o600)
@@ -83,7 +87,7 @@ class FleetProcess:
         """Change the settings of every pool and have the fleet read them."""
         assert self.process is not None
         self.settings = [one | changes for one in self.settings]
-        (self.folder / "pools.json").write_text(json.dumps({"pools": self.settings}))
+        self.pools_file.write_text(json.dumps({"pools": self.settings}))
         self.process.send_signal(signal.SIGHUP)
 
     def ended(self) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import signal
-import tempfile
 from pathlib import Path
 
 import httpx
@@ -16,6 +15,7 @@ from marketplace.vault.fleets import issue_fleet_credential
 from marketplace.vault.identities import Terms
 from marketplace.vault.models import Replica
 from protocol.checkpoints import ComputedIn
+from serving.fleet.__main__ import ray_folder
 from serving.fleet.loopback import listeners
 from tests.serving.fleet.fleet_process import Callers, FleetProcess, living, pid_of, tiny_pool, wait_for
 from tests.serving.tiny import Tiny
@@ -44,7 +44,7 @@ def test_the_life_of_a_fleet(fleet: FleetProcess) -> None:
         pids = fleet.ready()["pids"]
     assert fleet.stop() == 0, fleet.log()
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids), "a process of Ray was left behind"
-    assert not list(Path(tempfile.gettempdir()).glob("intarsia-ray-*/session_*/sockets"))
+    assert not ray_folder(fleet.pools_file).exists()
 
 
 def _a_killed_replica_is_replaced_under_its_name(fleet: FleetProcess, replica: Replica) -> Replica:
