@@ -1,5 +1,5 @@
 # The commands of the README. Each is idempotent; `make setup` is part of every one of them.
-.PHONY: setup setup-dev tools agents browser triton demo plan run fleet fleet-update stop status code test fuzz exact screenshots lint clean
+.PHONY: setup setup-dev tools agents browser triton demo plan run fleet fleet-update fleet-status stop status code test fuzz exact screenshots lint clean
 SHELL := /bin/sh
 PYTHON ?= python3
 PORT ?= 8000
@@ -20,7 +20,7 @@ fleet: setup
 	@$(PYTHON) -m devstack.bootstrap --fleet
 	@$(VENV_PYTHON) -m devstack run --fleet --port $(PORT)
 
-stop status code clean fleet-update:
+stop status code clean fleet-update fleet-status:
 	@$(VENV_PYTHON) -m devstack $@
 
 setup:

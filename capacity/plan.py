@@ -22,11 +22,11 @@ from capacity.kinds import Kind
 from capacity.operating import Effort, Progress, quiet
 from capacity.profile import Profile
 from capacity.program import Block, Replica
+from capacity.recorded import from_usage
 from capacity.results import weakest
 from capacity.simulate import Scene
 from capacity.steps_of_plan import steps_of
 from capacity.usage import UsageFile
-from capacity.workload import from_usage
 
 CHECK_DAYS = 28
 _MOST_ROUNDS = 4  # of a fleet, and its accelerators simulated with full effort

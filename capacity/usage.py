@@ -12,7 +12,7 @@ import numpy as np
 
 from capacity.errors import PlanRefused
 from capacity.forecast import Demand
-from capacity.workload import Usage, UsageBucket
+from capacity.recorded import Usage, UsageBucket
 
 FORMAT = 1
 _LARGEST = 64 << 20

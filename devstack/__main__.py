@@ -1,4 +1,4 @@
-"""`python -m devstack run | demo | plan | fleet-update | stop | status | code | manage | clean`."""
+"""`python -m devstack run | demo | plan | fleet-update | fleet-status | stop | status | code | manage | clean`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from devstack.console import console, fail
 from devstack.errors import LocalStackError
@@ -53,6 +54,19 @@ def _plan(arguments: argparse.Namespace) -> int:
     from devstack.planning import make_plan
 
     return make_plan(State.open(), seconds=arguments.seconds)
+
+
+def _fleet_status(arguments: argparse.Namespace) -> int:
+    """Show the running fleet with `intarsia-fleet status`, as the sample member of staff."""
+    from devstack.samples import staff_key
+
+    state = State.open()
+    info = read_stack(state)
+    if info is None:
+        raise LocalStackError("the platform does not run.\nStart it with `make fleet`.")
+    environment = os.environ | {"INTARSIA_URL": info["url"], "INTARSIA_TOKEN": staff_key(state, info["url"])}
+    command = [str(Path(sys.executable).with_name("intarsia-fleet")), "status"]
+    return subprocess.run(command, env=environment | {"PYTHONPATH": str(REPOSITORY)}).returncode
 
 
 def _stop(arguments: argparse.Namespace) -> int:
@@ -123,6 +137,7 @@ def main() -> int:
     for name, action, text in (
         ("demo", _demo, "start everything, run the whole business once, stop"),
         ("fleet-update", _fleet_update, "have the fleet read the settings of its pools again"),
+        ("fleet-status", _fleet_status, "show pools, replicas and the last events of the fleet"),
         ("stop", _stop, "stop the platform"),
         ("code", _code, "print the code with which the sample member of staff signs in now"),
         ("status", _status, "say whether the platform runs, and where"),

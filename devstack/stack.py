@@ -179,7 +179,7 @@ class LocalStack:
         line("staff sign in with a code, too: `make code` prints it, or give an authenticator app the secret")
         line(f"{'':<9} {self._state.secrets['sample_totp']}")
         if self._fleet is not None:
-            line(f"fleet     {info['url']}/platform/fleet   as staff; or `.venv/bin/intarsia-fleet status`")
+            line(f"fleet     {info['url']}/platform/fleet   as staff; or `make fleet-status`")
             for pool in POOLS:
                 line(f"{'':<9} pool {pool.name}: {pool.least} to {pool.most} replicas, {pool.dtype}")
             line(f"{'':<9} kill one (`kill -9`) and watch; change {self._fleet.pools_file} and `make fleet-update`")

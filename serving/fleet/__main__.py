@@ -43,8 +43,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--ready-file", type=Path, help="is written when every pool serves: process ids and pools")
     arguments = parser.parse_args(argv)
     signals: SimpleQueue[int] = SimpleQueue()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda number, _: signals.put(number))
+    _hear(signals)
     try:
         prepare_environment(arguments.token_file)
         with _ray_folder(arguments.pools) as folder:
@@ -53,6 +52,11 @@ def main(argv: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def _hear(signals: SimpleQueue[int]) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda number, _: signals.put(number))
 
 
 def _serve(pools_file: Path, ready_file: Path | None, folder: str, signals: SimpleQueue[int]) -> None:
@@ -68,6 +72,8 @@ def _serve(pools_file: Path, ready_file: Path | None, folder: str, signals: Simp
             _node_ip_address=LOOPBACK,
             _temp_dir=folder,
         )
+        # Ray puts a handler of its own before ours, which aborts the process three seconds after SIGTERM.
+        _hear(signals)
         _check_loopback(_family())
         serve.start(proxy_location="Disabled")
         while True:
@@ -89,12 +95,17 @@ def _serve(pools_file: Path, ready_file: Path | None, folder: str, signals: Simp
             ray.shutdown()
 
 
+def ray_folder(pools_file: Path) -> Path:
+    """Return the folder of Ray's sockets and logs: a short path, as sockets need, that a killed fleet's successor finds
+    and empties."""
+    mark = hashlib.sha256(str(pools_file.absolute()).encode()).hexdigest()[:12]
+    return Path(tempfile.gettempdir()) / f"intarsia-ray-{mark}"
+
+
 @contextlib.contextmanager
 def _ray_folder(pools_file: Path) -> Iterator[str]:
-    """Make the folder of Ray's sockets and logs: a short path, as sockets need, and one that a killed fleet's successor
-    finds and empties."""
-    mark = hashlib.sha256(str(pools_file.absolute()).encode()).hexdigest()[:12]
-    folder = Path(tempfile.gettempdir()) / f"intarsia-ray-{mark}"
+    """Make the folder of Ray's sockets and logs, and remove it at the end."""
+    folder = ray_folder(pools_file)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)
     try:
@@ -157,8 +168,4 @@ def _family() -> list[int]:
 
 
 if __name__ == "__main__":
-    status = main()
-    # Without the interpreter's own end, in which Ray's native threads abort the process now and then, when all is done.
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
+    sys.exit(main())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import signal
 import subprocess
 import sys
 import time
@@ -29,6 +30,7 @@ def drain(state_dir: Path, seconds: float) -> bool:
     ray.init(address="auto", log_to_driver=False, ignore_reinit_error=True)
     node = ray.get_runtime_context().get_node_id()
     ray.shutdown()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # of which Ray has made an abort after three seconds
     command = [str(Path(sys.executable).with_name("ray")), "drain-node", f"--node-id={node}"]
     command += ["--reason=DRAIN_NODE_REASON_PREEMPTION", "--reason-message=this node stops"]
     told = subprocess.run([*command, f"--deadline-remaining-seconds={round(seconds)}"], capture_output=True, text=True)

@@ -47,15 +47,17 @@ def main(argv: list[str] | None = None) -> int:
         token = Path(os.environ.get(TOKEN_PATH, ""))
         prepare_environment(token, alone=False)
         command = _command(arguments, token.read_text().strip())
+        head = arguments.join or f"{arguments.address or own_address()}:{_PORT}"
     except (ConfigError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    signal.signal(signal.SIGTERM, _stop)
-    signal.signal(signal.SIGINT, _stop)
+    _hear()
     ray = subprocess.Popen(command, env=os.environ | RAY_ENVIRONMENT, start_new_session=True)
+    os.environ["RAY_ADDRESS"] = head  # what "auto" means here, whatever other clusters this machine has seen
     try:
         if arguments.applications is not None:
             deploy(arguments.applications)
+            _hear()  # Ray has put a handler before ours, which aborts the process three seconds after SIGTERM
         return 1 if ray.wait() else 0
     except _Stopped:
         if arguments.join:
@@ -64,6 +66,11 @@ def main(argv: list[str] | None = None) -> int:
     finally:
         ray.terminate()
         ray.wait()
+
+
+def _hear() -> None:
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGINT, _stop)
 
 
 def _stop(*_: object) -> None:

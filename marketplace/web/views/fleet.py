@@ -25,7 +25,7 @@ MAX_NAME = 200  # of a model that is looked for
 @sensitive_variables("credential")
 @operators_only
 def fleet(request: HttpRequest) -> HttpResponse:
-    """Show pools, replicas and events; POST allows a replica. Its credential is in this one answer and nowhere else."""
+    """Pools, replicas and events; POST allows another replica. Its credential is in this one answer alone."""
     form = ReplicaForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         data = form.cleaned_data

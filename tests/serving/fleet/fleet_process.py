@@ -51,13 +51,17 @@ class FleetProcess:
     process: subprocess.Popen[bytes] | None = field(default=None)
 
     @property
+    def pools_file(self) -> Path:
+        return self.folder / "pools.json"
+
+    @property
     def ready_file(self) -> Path:
         return self.folder / "ready.json"
 
     @contextmanager
-    def running(self, ready_seconds: float = 90) -> Iterator[FleetProcess]:
+    def running(self, ready_seconds: float = 240) -> Iterator[FleetProcess]:
         """Start the fleet and wait until every pool serves; end it afterwards, whatever became of it."""
-        pools, token = self.folder / "pools.json", self.folder / "token"
+        pools, token = self.pools_file, self.folder / "token"
         pools.write_text(json.dumps({"pools": self.settings}))
         if not token.exists():
             token.touch(mode=0o600)
@@ -83,7 +87,7 @@ class FleetProcess:
         """Change the settings of every pool and have the fleet read them."""
         assert self.process is not None
         self.settings = [one | changes for one in self.settings]
-        (self.folder / "pools.json").write_text(json.dumps({"pools": self.settings}))
+        self.pools_file.write_text(json.dumps({"pools": self.settings}))
         self.process.send_signal(signal.SIGHUP)
 
     def ended(self) -> bool:
@@ -96,7 +100,7 @@ class FleetProcess:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
-            return self.process.wait(60)
+            return self.process.wait(120)
         except subprocess.TimeoutExpired:
             os.killpg(self.process.pid, signal.SIGKILL)
             raise AssertionError(f"the fleet did not end in time\n{self.log()}") from None
@@ -135,7 +139,7 @@ def tiny_pool(pool: str, model: Path, folder: Path, platform_url: str, **more: A
         "credential_file": str(folder / f"credential-{pool}"),
         "address": "127.0.0.1",
         "drain_seconds": 20,
-        "start_seconds": 60,
+        "start_seconds": 240,
         "allow_unlocked_memory": not can_lock(1 << 28),
         "flags": flags | more.pop("flags", {}),
     } | more
@@ -145,7 +149,7 @@ class Callers:
     """Clients that stream completions of a pool without a pause, as a gateway sends them: to any replica that takes
     work, to the next one when the first refuses. `failures` are those that did not end as asked."""
 
-    def __init__(self, pool: str, threads: int = 3, tokens: int = 120) -> None:
+    def __init__(self, pool: str, threads: int = 2, tokens: int = 120) -> None:
         self._pool, self._tokens = pool, tokens
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=self._run) for _ in range(threads)]
