@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Q
 from django.utils import timezone
 
 from marketplace.catalog.models import Version
@@ -86,7 +85,7 @@ def fleet() -> list[FleetLine]:
         boots[boot.name] = boot
     names = sorted({*allowed, *boots})[:MOST]
     held = _held([boot.pk for boot in boots.values()], now)
-    known = _names(digest for boot in boots.values() for digest in _resident(boot))
+    known = _names(digest for digests in held.values() for digest in digests)
     return [_line(name, allowed.get(name), boots.get(name), held, known, now) for name in names]
 
 
@@ -99,11 +98,12 @@ def _line(
     name: str,
     enrolled: EnrolledReplica | None,
     boot: Replica | None,
-    held: dict[UUID, int],
+    held: dict[UUID, list[str]],
     known: dict[str, str],
     now: datetime,
 ) -> FleetLine:
-    digests = _resident(boot)
+    leased = held.get(boot.pk, []) if boot else []
+    digests = sorted(set(leased))
     return FleetLine(
         name=name,
         state=_state(enrolled, boot, now),
@@ -112,7 +112,7 @@ def _line(
         enrolled=enrolled,
         boot=boot,
         build=str(boot.evidence.get("digest", ""))[:64] if boot else "",
-        leases=held.get(boot.pk, 0) if boot else 0,
+        leases=len(leased),
         resident=tuple(known.get(digest, digest[:12]) for digest in digests[:MOST_RESIDENT]),
         resident_count=len(digests),
     )
@@ -131,17 +131,14 @@ def _state(enrolled: EnrolledReplica | None, boot: Replica | None, now: datetime
     return "draining" if any(type(count) is int and count > 0 for count in busy) else "drained"
 
 
-def _resident(boot: Replica | None) -> list[str]:
-    found = boot.stats.get("resident") if boot else None
-    return [digest for digest in found if isinstance(digest, str)] if isinstance(found, list) else []
-
-
-def _held(replica_ids: Iterable[UUID], now: datetime) -> dict[UUID, int]:
-    live = Q(revoked_at__isnull=True, expires_at__gt=now, release__replica__in=list(replica_ids))
-    counts: dict[UUID, int] = {}
-    for replica_id in Lease.objects.filter(live).values_list("release__replica_id", flat=True):
-        counts[replica_id] = counts.get(replica_id, 0) + 1
-    return counts
+def _held(replica_ids: Iterable[UUID], now: datetime) -> dict[UUID, list[str]]:
+    """Return the digests of each boot's live leases: a replica has a lease on what is in its memory, and on nothing
+    else for long."""
+    held: dict[UUID, list[str]] = {}
+    live = Lease.objects.live(now).filter(release__replica__in=list(replica_ids))
+    for replica_id, digest in live.values_list("release__replica_id", "release__digest"):
+        held.setdefault(replica_id, []).append(digest)
+    return held
 
 
 def _names(digests: Iterable[str]) -> dict[str, str]:
