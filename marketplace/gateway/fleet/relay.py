@@ -120,7 +120,8 @@ class Relay:
                 self._wake.set()
 
     def _next(self) -> FleetRelay:
-        views, size = [], 0
+        views: list[RelayedView] = []
+        size = 0
         while self._waiting and len(views) < MAX_RELAYED and size < _MESSAGE_BYTES:
             view = self._waiting.popleft()
             views.append(view)
