@@ -12,14 +12,12 @@ from django.utils import timezone
 
 from marketplace.catalog.models import Version
 from marketplace.vault.models import EnrolledReplica, Lease, Replica
-from marketplace.vault.residency import read_residents
 from marketplace.vault.selectors import LIVE_SECONDS
 from marketplace.vault.sessions import TOKEN_RATE
-from routing import KeySet, key_of
 
 MOST = 200  # replicas on the page
 MOST_RESIDENT = 100  # adapters that are named for one replica
-MOST_SEARCHED = 2_000  # replicas that are looked through for an adapter
+MOST_SEARCHED = 20_000  # leases that are looked through for a model
 MOST_VERSIONS = 20  # of one model, when staff ask where its adapters are
 
 
@@ -35,7 +33,7 @@ class FleetLine:
     boot: Replica | None
     build: str
     leases: int
-    resident: tuple[str, ...]  # versions' names, of those whose key is on lease
+    resident: tuple[str, ...]  # versions' names
     resident_count: int
 
     @property
@@ -90,9 +88,8 @@ def fleet() -> list[FleetLine]:
     names = sorted({*allowed, *boots})[:MOST]
     away = Replica.objects.filter(name__in=allowed.keys() - boots.keys()).order_by("name", "-registered_at")
     last = {boot.name: boot for boot in away.distinct("name")}
-    ids = [boot.pk for boot in boots.values()]
-    residents, held = read_residents(ids), _held(ids, now)
-    return [_line(name, allowed.get(name), boots.get(name), last.get(name), held, residents, now) for name in names]
+    held = _held([boot.pk for boot in boots.values()], now)
+    return [_line(name, allowed.get(name), boots.get(name), last.get(name), held, now) for name in names]
 
 
 def replica_named(name: str) -> FleetLine | None:
@@ -105,13 +102,10 @@ def _line(
     enrolled: EnrolledReplica | None,
     boot: Replica | None,
     last: Replica | None,
-    held: dict[UUID, dict[str, str]],
-    residents: dict[UUID, KeySet],
+    held: dict[UUID, list[str]],
     now: datetime,
 ) -> FleetLine:
-    leased = held.get(boot.pk, {}) if boot else {}
-    keys = residents.get(boot.pk, KeySet()) if boot else KeySet()
-    named = sorted(name for digest, name in leased.items() if key_of(digest) in keys)
+    leased = held.get(boot.pk, []) if boot else []
     return FleetLine(
         name=name,
         state=_state(enrolled, boot, last, now),
@@ -121,8 +115,8 @@ def _line(
         boot=boot,
         build=str(boot.evidence.get("digest", ""))[:64] if boot else "",
         leases=len(leased),
-        resident=tuple(named[:MOST_RESIDENT]),
-        resident_count=len(keys),
+        resident=tuple(leased[:MOST_RESIDENT]),
+        resident_count=len(leased),
     )
 
 
@@ -143,23 +137,23 @@ def _state(enrolled: EnrolledReplica | None, boot: Replica | None, last: Replica
     return "draining" if any(type(count) is int and count > 0 for count in busy) else "drained"
 
 
-def _held(replica_ids: Iterable[UUID], now: datetime) -> dict[UUID, dict[str, str]]:
-    """Return the leases of boots that live: digest → the version's name."""
+def _held(replica_ids: Iterable[UUID], now: datetime) -> dict[UUID, list[str]]:
+    """Return the versions' names of each boot's live leases: a replica has a lease on what is in its memory, and on
+    nothing else for long."""
     rows = (
         Lease.objects.live(now)
         .filter(release__replica__in=list(replica_ids))
         .values_list(
             "release__replica_id",
-            "release__digest",
             "release__version__model__organization__slug",
             "release__version__model__slug",
             "release__version__number",
         )
     )
-    held: dict[UUID, dict[str, str]] = {}
-    for replica_id, digest, organization, slug, number in rows:
-        held.setdefault(replica_id, {})[digest] = f"{organization}/{slug}@{number}"
-    return held
+    held: dict[UUID, set[str]] = {}
+    for replica_id, organization, slug, number in rows:
+        held.setdefault(replica_id, set()).add(f"{organization}/{slug}@{number}")
+    return {replica_id: sorted(names) for replica_id, names in held.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,14 +177,10 @@ def adapters_of(model: str) -> list[Adapter] | None:
     versions = list(found.exclude(package_digest=None).order_by("-number")[:MOST_VERSIONS])
     if not versions:
         return None
-    since = timezone.now() - timedelta(seconds=LIVE_SECONDS)
-    live = dict(Replica.objects.filter(gone_at=None, last_seen_at__gte=since).values_list("pk", "name")[:MOST_SEARCHED])
-    residents = read_residents(list(live))
+    live = Lease.objects.live(timezone.now()).filter(release__version__in=versions, release__replica__gone_at=None)
+    where: dict[UUID, set[str]] = {}
+    for version_id, replica in live.values_list("release__version_id", "release__replica__name")[:MOST_SEARCHED]:
+        where.setdefault(version_id, set()).add(replica)
     return [
-        Adapter(
-            f"{name}@{version.number}",
-            tuple(sorted(live[one] for one, keys in residents.items() if key in keys)[:MOST]),
-        )
-        for version in versions
-        for key in [key_of(str(version.package_digest))]
+        Adapter(f"{name}@{version.number}", tuple(sorted(where.get(version.pk, ()))[:MOST])) for version in versions
     ]

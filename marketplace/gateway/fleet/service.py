@@ -14,7 +14,6 @@ from marketplace.gateway.fleet.endpoint import FleetEndpoint
 from marketplace.gateway.fleet.links import Links
 from marketplace.gateway.fleet.relay import Relay
 from marketplace.gateway.fleet.renewals import Renewals
-from marketplace.gateway.fleet.residency import Residency
 from marketplace.gateway.fleet.states import ReplicaState
 from marketplace.gateway.metrics import count_view, note_links
 
@@ -33,14 +32,12 @@ class FleetService:
         self._hear = hear
         self.endpoint = FleetEndpoint(database, self.links, self._of_own_link)
         self._renewals = Renewals(database, self.links)
-        self._residency = Residency(valkey_url, self.links)
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         """Start renewing and passing on."""
         _allow_connections()
-        parts = (self._renewals, self.relay, self._residency)
-        self._tasks = [asyncio.create_task(part.run()) for part in parts]
+        self._tasks = [asyncio.create_task(self._renewals.run()), asyncio.create_task(self.relay.run())]
 
     async def close(self) -> None:
         """End the links and the tasks."""

@@ -22,8 +22,9 @@ from marketplace.accounts.models import AuditEntry, Organization
 from marketplace.alerts.models import Alert
 from marketplace.operations.models import Incident as Trouble
 from marketplace.publishing.gate import publish_version
-from marketplace.vault.models import EnrolledReplica, Replica
+from marketplace.vault.models import EnrolledReplica, Lease, Replica
 from marketplace.vault.selectors import live_replicas
+from marketplace.vault.services import append_release
 from marketplace.web.views.live import live
 from tests.billing.support import credit_promotion, hold_request, place, settle
 from tests.billing.test_incidents import code_of
@@ -81,7 +82,13 @@ def test_the_fleet_shows_pools_events_and_where_an_adapter_is(world: World, staf
 
 def test_a_drained_replica_gets_no_new_work_until_it_is_sent_work_again(world: World, staff: Client) -> None:
     Organization.objects.create(slug="intarsia", name="Intarsia")
-    Replica.objects.update(stats={"running": 2, "resident": [world.published.package_digest], "tokens_per_second": 7.5})
+    Replica.objects.update(stats={"running": 2, "tokens_per_second": 7.5})
+    digest = str(world.published.package_digest)
+    boot = Replica.objects.get()
+    release = append_release(
+        world.published, digest=digest, purpose="serve", holder_id=boot.pk, key_fingerprint="ab" * 32, replica=boot
+    )
+    Lease.objects.create(release=release)
     page = staff.get(FLEET)
     assert_clean(page)
     text = page.content.decode()
