@@ -82,7 +82,8 @@ def test_the_fleet_shows_pools_events_and_where_an_adapter_is(world: World, staf
 
 def test_a_drained_replica_gets_no_new_work_until_it_is_sent_work_again(world: World, staff: Client) -> None:
     Organization.objects.create(slug="intarsia", name="Intarsia")
-    Replica.objects.update(stats={"running": 2, "tokens_per_second": 7.5})
+    later = timezone.now() + timedelta(hours=1)  # no heartbeats come, and the machine may be slow
+    Replica.objects.update(stats={"running": 2, "tokens_per_second": 7.5}, last_seen_at=later)
     digest = str(world.published.package_digest)
     boot = Replica.objects.get()
     release = append_release(
