@@ -36,7 +36,7 @@ _RELOAD_SHARE = 0.05
 # A pool whose seats are filled to this share has a queue.
 _FULL = 0.95
 # Arrivals are counted over so many seconds, as the platform does; a burst is so many deviations above the mean.
-_ARRIVAL_SECONDS, _SUDDEN_SIGMAS = 10.0, 4.0
+_ARRIVAL_SECONDS, _SUDDEN_SIGMAS = 10.0, 3.0
 # In the last hour, before a step down.
 _TIMES_FULL = 1
 # Growth is looked for over this many minutes, and believed beyond so many standard deviations of a Poisson process.
