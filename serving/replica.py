@@ -305,7 +305,9 @@ def _assemble(
         _check_lock(adapter_pool, memory.pages, must_lock)
     adapters.pipeline.base = runner.linears
     tiers = build_tiers(config, device, pool, runner.kv, memory.block_bytes)
-    layout = kv_layout(base.fingerprint, runner.kv, precision, config.block_size, memory.block_bytes)
+    layout = kv_layout(
+        base.fingerprint, runner.kv, precision, config.block_size, memory.block_bytes, ranks=config.tensor_parallel
+    )
     planner = Planner(
         config.limits,
         pool,
@@ -362,13 +364,15 @@ def _assemble(
     return engine
 
 
-def kv_layout(fingerprint: str, kv: object, precision: Precision, block_size: int, block_bytes: int) -> str:
+def kv_layout(
+    fingerprint: str, kv: object, precision: Precision, block_size: int, block_bytes: int, *, ranks: int
+) -> str:
     """Return the SHA-256 (hex) of all that a KV block's bytes depend on besides its tokens and its adapter.
 
     It is part of every block's key: replicas that compute in another precision, or lay blocks out otherwise, never
-    find each other's.
+    find each other's. ranks: processes that each hold the KV of some heads
     """
-    material = repr((fingerprint, type(kv).__qualname__, precision, block_size, block_bytes))
+    material = repr((fingerprint, type(kv).__qualname__, precision, block_size, block_bytes, ranks))
     return hashlib.sha256(b"intarsia/kv/layout/v1" + material.encode()).hexdigest()
 
 

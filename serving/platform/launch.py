@@ -102,6 +102,10 @@ def build_replica(
 def _build(
     config: ServingConfig, platform: PlatformConfig, journal: UsageJournal, fingerprint: Future[bytes] | None
 ) -> PlatformReplica:
+    if config.tensor_parallel > 1 and (platform.role != "both" or platform.transfer_url is not None):
+        raise ConfigError(
+            "--role, --transfer-url: not with --tensor-parallel, whose ranks each hold the KV of some heads; leave them out"
+        )
     base = Base.from_dir(config.model, fingerprint)
     checkpoint = served_checkpoint(config, base.fingerprint)
     signer, tickets, leases = ReceiptSigner(checkpoint), TicketVerifier(), LeaseTable()

@@ -23,6 +23,8 @@ def profile(**changes: object) -> Profile:
             weight_bytes=10**8,
             block_bytes=10**5,
             max_len=512,
+            hidden=64,
+            kv_heads=2,
         ),
         replica=replica(),
         coefficients=dict(PRIOR),

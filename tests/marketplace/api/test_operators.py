@@ -14,7 +14,7 @@ from tests.billing.support import credit_promotion, hold_request, place, settle
 from tests.billing.test_incidents import code_of
 from tests.marketplace.api.client import Api, error_of
 from tests.marketplace.catalog.factories import make_organization, make_user
-from tests.marketplace.vault.factories import make_replica, make_sold
+from tests.marketplace.vault.factories import make_lease, make_replica, make_sold
 
 pytestmark = pytest.mark.django_db
 
@@ -52,8 +52,8 @@ def test_the_fleet_is_listed_drained_and_revoked(staff: Api, person: User) -> No
 def test_the_whole_fleet_is_shown_by_pools(staff: Api) -> None:
     sold = make_sold()
     make_replica("r1")
-    stats = {"running": 3, "seats": 8, "waits": [0.25, 0.25, 0.25], "resident": [sold.digest]}
-    Replica.objects.update(stats=stats)
+    Replica.objects.update(stats={"running": 3, "seats": 8, "waits": [0.25, 0.25, 0.25]})
+    make_lease(sold.version, Replica.objects.get())
     name = sold.version.model.full_name
     shown = staff.get(f"platform/fleet?model={name}").json()
     (pool,) = shown["pools"]

@@ -20,7 +20,7 @@ from marketplace.vault.identities import Terms
 from marketplace.vault.models import EnrolledReplica, Replica
 from marketplace.vault.pool_demand import ADD_SCRIPT, EFFECTS_KEY, POOLS_KEY, field_of, store_report
 from protocol.demand import PoolReport
-from tests.marketplace.vault.factories import make_base, make_replica, make_sold
+from tests.marketplace.vault.factories import make_base, make_lease, make_replica, make_sold
 
 pytestmark = pytest.mark.django_db
 
@@ -117,7 +117,7 @@ def test_the_demand_is_that_of_the_base_and_unknown_without_the_counters(fleet: 
 def test_adapters_are_found_by_their_model(fleet: str) -> None:
     sold = make_sold()
     name = sold.version.model.full_name
-    Replica.objects.filter(name=f"{fleet}-n-1").update(stats=FIGURES | {"resident": [sold.digest]})
+    make_lease(sold.version, Replica.objects.get(name=f"{fleet}-n-1"))
     (found,) = adapters_of(name) or []
     assert (found.name, found.replicas) == (f"{name}@{sold.version.number}", (f"{fleet}-n-1",))
     assert adapters_of(f"{name}@{sold.version.number}") == [found]

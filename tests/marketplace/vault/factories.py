@@ -15,7 +15,8 @@ from marketplace.accounts.models import Organization
 from marketplace.catalog.models import BaseModel, Model, Version
 from marketplace.catalog.services import register_base
 from marketplace.vault import demand, keys, services
-from marketplace.vault.models import EnrolledReplica, ReleaseOrder, Replica, SigningKey
+from marketplace.vault.models import EnrolledReplica, Lease, ReleaseOrder, Replica, SigningKey
+from marketplace.vault.services import append_release
 from sealed_weights import CreatorIdentity, ReplicaKeypair, generate_key, wrap_dek_for_platform
 
 FINGERPRINT = "ab" * 32
@@ -142,3 +143,12 @@ def write_package(folder: Path, digest: str, content: bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
     return path
+
+
+def make_lease(version: Version, replica: Replica) -> Lease:
+    """A live lease of a version's key, as a replica that has its adapter in memory holds it."""
+    digest = str(version.package_digest)
+    release = append_release(
+        version, digest=digest, purpose="serve", holder_id=replica.pk, key_fingerprint="ab" * 32, replica=replica
+    )
+    return Lease.objects.create(release=release)

@@ -22,14 +22,13 @@ from marketplace.accounts.models import AuditEntry, Organization
 from marketplace.alerts.models import Alert
 from marketplace.operations.models import Incident as Trouble
 from marketplace.publishing.gate import publish_version
-from marketplace.vault.models import EnrolledReplica, Lease, Replica
+from marketplace.vault.models import EnrolledReplica, Replica
 from marketplace.vault.selectors import live_replicas
-from marketplace.vault.services import append_release
 from marketplace.web.views.live import live
 from tests.billing.support import credit_promotion, hold_request, place, settle
 from tests.billing.test_incidents import code_of
 from tests.marketplace.catalog.factories import make_user
-from tests.marketplace.vault.factories import make_replica
+from tests.marketplace.vault.factories import make_lease, make_replica
 from tests.marketplace.web.conftest import World
 from tests.marketplace.web.sessions import stale
 from tests.marketplace.web.test_access import assert_clean
@@ -64,14 +63,8 @@ def test_each_act_of_staff_asks_for_the_password_again(world: World) -> None:
 
 
 def test_the_fleet_shows_pools_events_and_where_an_adapter_is(world: World, staff: Client) -> None:
-    stats = {
-        "running": 2,
-        "waiting": 1,
-        "seats": 8,
-        "waits": [1.4, 1.4, 1.4],
-        "resident": [world.published.package_digest],
-    }
-    Replica.objects.update(stats=stats)
+    Replica.objects.update(stats={"running": 2, "waiting": 1, "seats": 8, "waits": [1.4, 1.4, 1.4]})
+    make_lease(world.published, Replica.objects.get())
     page = staff.get(FLEET, {"model": "ledgerline/transactions"})
     assert_clean(page)
     text = page.content.decode()
@@ -84,12 +77,7 @@ def test_a_drained_replica_gets_no_new_work_until_it_is_sent_work_again(world: W
     Organization.objects.create(slug="intarsia", name="Intarsia")
     later = timezone.now() + timedelta(hours=1)  # no heartbeats come, and the machine may be slow
     Replica.objects.update(stats={"running": 2, "tokens_per_second": 7.5}, last_seen_at=later)
-    digest = str(world.published.package_digest)
-    boot = Replica.objects.get()
-    release = append_release(
-        world.published, digest=digest, purpose="serve", holder_id=boot.pk, key_fingerprint="ab" * 32, replica=boot
-    )
-    Lease.objects.create(release=release)
+    make_lease(world.published, Replica.objects.get())
     page = staff.get(FLEET)
     assert_clean(page)
     text = page.content.decode()
