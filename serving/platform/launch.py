@@ -104,7 +104,8 @@ def _build(
 ) -> PlatformReplica:
     if config.tensor_parallel > 1 and (platform.role != "both" or platform.transfer_url is not None):
         raise ConfigError(
-            "--role, --transfer-url: not with --tensor-parallel, whose ranks hold the KV of some heads each; leave them out"
+            "--role, --transfer-url: not with --tensor-parallel, whose ranks hold the KV of some heads each; leave "
+            "them out"
         )
     base = Base.from_dir(config.model, fingerprint)
     checkpoint = served_checkpoint(config, base.fingerprint)
