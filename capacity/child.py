@@ -73,6 +73,11 @@ def _last_line(output: bytes) -> str:
 
 
 def engine_flags(model: Path, dtype: str, threads: int, own_clock: bool, extra: Sequence[str]) -> list[str]:
-    """Return the child's flags. extra: others of a replica, as `python -m serving` takes them"""
+    """Return the child's flags. extra: others of a replica, as `python -m serving` takes them
+
+    Raises PlanRefused where there is no model: before anything is predicted or measured.
+    """
+    if not (model / "config.json").is_file():
+        raise PlanRefused(8, f"--model {model}: no config.json there")
     flags = ["--model", str(model), "--dtype", dtype, "--threads", str(1 if own_clock else threads)]
     return flags + (["--own-clock"] if own_clock else []) + list(extra)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 
+from capacity.charts import Limit, Line, line_chart, standalone
 from capacity.check import CheckResult
 from capacity.profile import Profile
 from capacity.results import CurvePoint, OperatingPoint, Step
-
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 640, 320, 64, 40, 24
 
 
 def curve_markdown(
@@ -96,54 +94,21 @@ def profile_markdown(profile: Profile) -> str:
 
 
 def curve_svg(points: Sequence[CurvePoint], found: OperatingPoint | None = None, promise: float | None = None) -> str:
-    """Return p95 of the first token (s) against requests per second, as an SVG with a title and a description.
+    """Return p95 of the first token (s) against requests per second, as an SVG file.
 
     promise: the limit of the first token, drawn as a line
     """
-    most_x = 1.05 * max((point.rate for point in points), default=1.0)
-    limit = promise or 0.0
-    most_y = max([1.2 * limit, *(min(point.ttft.p95, 3 * limit if limit else 1e9) for point in points), 1e-3])
-
-    def x(rate: float) -> str:
-        return f"{_LEFT + (_WIDTH - _LEFT - 16) * rate / most_x:.1f}"
-
-    def y(seconds: float) -> str:
-        return f"{_HEIGHT - _BOTTOM - (_HEIGHT - _BOTTOM - _TOP) * min(seconds, most_y) / most_y:.1f}"
-
-    path = " ".join(f"{x(point.rate)},{y(point.ttft.p95)}" for point in points)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">',
-        "<title>Time to first token against requests per second</title>",
-        f"<desc>{escape(_described(points))}</desc>",
-        f'<path d="M{_LEFT} {_TOP}V{_HEIGHT - _BOTTOM}H{_WIDTH - 16}" fill="none" stroke="currentColor"/>',
-        f'<polyline points="{path}" fill="none" stroke="currentColor" stroke-width="2"/>',
-    ]
-    parts += [f'<circle cx="{x(p.rate)}" cy="{y(p.ttft.p95)}" r="3" fill="currentColor"/>' for p in points]
-    if promise is not None:
-        parts.append(
-            f'<line x1="{_LEFT}" x2="{_WIDTH - 16}" y1="{y(promise)}" y2="{y(promise)}" stroke="currentColor" '
-            'stroke-dasharray="4 4"/>'
+    pairs = [(point.rate, point.ttft.p95) for point in points]
+    # Beyond the cliff a first token takes minutes: what lies far above the promise would flatten the rest.
+    most = max(3 * promise, min((seconds for _, seconds in pairs), default=0.0)) if promise else float("inf")
+    drawn = [(rate, min(seconds, most)) for rate, seconds in pairs]
+    chosen = [(one.rate, min(one.ttft.p95, most)) for one in (found.points.values() if found is not None else ())]
+    return standalone(
+        line_chart(
+            "Time to first token against requests per second",
+            [Line("p95", drawn, dots=drawn, chosen=chosen[0] if chosen else None)],
+            x_label="requests per second",
+            y_label="p95 of the first token, seconds",
+            limits=[Limit("promised", promise)] if promise is not None else (),
         )
-    for chosen in found.points.values() if found is not None else ():
-        parts.append(
-            f'<circle cx="{x(chosen.rate)}" cy="{y(chosen.ttft.p95)}" r="7" fill="none" stroke="currentColor"/>'
-        )
-    parts += [
-        _text(_WIDTH // 2, _HEIGHT - 8, "requests per second", "middle"),
-        _text(_LEFT, 14, "p95 of the first token, seconds", "start"),
-        _text(_LEFT - 6, float(y(most_y)) + 4, f"{most_y:.2g}", "end"),
-        _text(float(x(most_x)), _HEIGHT - _BOTTOM + 16, f"{most_x:.3g}", "end"),
-        "</svg>",
-    ]
-    return "\n".join(parts) + "\n"
-
-
-def _text(x: float, y: float, text: str, anchor: str) -> str:
-    return (
-        f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" font-size="12" font-family="sans-serif" '
-        f'fill="currentColor">{escape(text)}</text>'
     )
-
-
-def _described(points: Sequence[CurvePoint]) -> str:
-    return "; ".join(f"{point.rate:.2f}/s: {point.ttft.p95:.3f} s" for point in points)

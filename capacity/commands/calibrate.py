@@ -11,7 +11,6 @@ from rich.progress import TaskID
 from capacity.calibrate import MOST_SECONDS, calibrate
 from capacity.child import engine_flags
 from capacity.commands.output import add_engine_flags, add_output_flags, bar, emit, write
-from capacity.errors import PlanRefused
 from capacity.render import profile_markdown
 
 
@@ -25,8 +24,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Calibrate, write the profile, print it."""
-    if not (options.model / "config.json").is_file():
-        raise PlanRefused(8, f"--model {options.model}: no config.json there")
     flags = engine_flags(options.model, options.dtype, options.threads, options.cpu_clock, options.engine)
     with bar("measuring steps", shown=not options.quiet) as progress:
 

@@ -1,0 +1,67 @@
+"""The commands of docs/capacity.md, as they stand there: those that need no engine are run, the others are parsed.
+
+The calibration of a real engine has its own test (`tests/serving/calibration`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from capacity.__main__ import main
+from capacity.usage import read_usage
+from devstack.state import REPOSITORY
+from tests.capacity.plan_files import FINGERPRINT, profile, usage, write_usage
+
+PAGE = (REPOSITORY / "docs" / "capacity.md").read_text()
+BLOCKS = re.findall(r"```console\n(.*?)```", PAGE, re.S)
+COMMANDS = [line.removeprefix("$ ") for block in BLOCKS for line in block.splitlines() if line.startswith("$ ")]
+NEEDS_AN_ENGINE = {"calibrate", "check"}
+QUICK = ["--requests", "340", "--seeds", "2"]  # what is tested is that it runs, not how sure it is
+
+
+def test_the_page_names_every_command() -> None:
+    named = {shlex.split(line)[3] for line in COMMANDS if line.startswith("python -m capacity")}
+    assert named == {"calibrate", "curve", "plan", "forecast", "check", "review"}
+    assert "python manage.py usage_file > usage.json" in COMMANDS
+
+
+def test_commands_run_as_they_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
+    monkeypatch.chdir(tmp_path)
+    write_usage(tmp_path, usage(calls=20_000.0))
+    (tmp_path / "profile.json").write_bytes(msgspec.json.encode(profile()))
+    for line in COMMANDS:
+        words = shlex.split(line)
+        if words[:3] != ["python", "-m", "capacity"]:
+            continue
+        arguments = words[3:]
+        if arguments[0] in NEEDS_AN_ENGINE:
+            continue
+        if arguments[0] == "review":
+            write_usage(tmp_path, usage(weeks=6, calls=20_000.0))  # a week later
+        extra = QUICK if arguments[0] in ("plan", "curve") else []
+        assert main([*arguments, *extra, "--quiet"]) in (0, 1), line
+    assert {"plan.html", "plan.md", "plan.json", "targets.json"} <= {
+        path.name for path in (tmp_path / "plan").iterdir()
+    }
+    assert (tmp_path / "curve.svg").exists()
+    assert json.loads((tmp_path / "plan" / "plan.json").read_text())["promised"][0]["base"] == FINGERPRINT
+    assert read_usage(tmp_path / "usage.json").hours == 6 * 168
+
+
+@pytest.mark.parametrize("command", sorted(NEEDS_AN_ENGINE))
+def test_commands_of_an_engine_parse_and_say_what_is_missing(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "profile.json").write_bytes(msgspec.json.encode(profile()))
+    (line,) = [one for one in COMMANDS if one.startswith(f"python -m capacity {command}")]
+    assert main(shlex.split(line)[3:]) == 2
+    assert "models/tiny" in capsys.readouterr().err
