@@ -33,6 +33,7 @@ class Watchdog:
     def start(self) -> None:
         """Begin to watch; at 0 seconds there is nothing to do."""
         if self._seconds > 0:
+            self._put_off()  # by this thread: the other may not get the interpreter before a step takes it for good
             self._thread.start()
 
     def close(self) -> None:
@@ -48,6 +49,9 @@ class Watchdog:
                 turn = self._engine.turn
                 if turn == 0 or turn != seen:
                     seen = turn
-                    faulthandler.dump_traceback_later(self._seconds, exit=True, file=sys.__stderr__ or sys.stderr)
+                    self._put_off()
         finally:
             faulthandler.cancel_dump_traceback_later()
+
+    def _put_off(self) -> None:
+        faulthandler.dump_traceback_later(self._seconds, exit=True, file=sys.__stderr__ or sys.stderr)

@@ -7,6 +7,7 @@ import gc
 import json
 import socket
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -171,8 +172,9 @@ def test_the_collector_ignores_the_objects_a_replica_starts_with(monkeypatch: py
     monkeypatch.setattr(http_server.signal, "signal", lambda number, handler: None)
     gc.unfreeze()
     try:
+        engine = SimpleNamespace(failure=None, on_failure=None)
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            assert not http_server.run_server(lambda *_: None, None, listener, 1)  # type: ignore[arg-type, return-value]
+            assert not http_server.run_server(lambda *_: None, engine, listener, 1)  # type: ignore[arg-type, return-value]
         assert len(frozen) == 1 and frozen[0] > 50_000
     finally:
         gc.unfreeze()

@@ -47,8 +47,8 @@ class Peer:
 
     def lease(self, digest: str | None) -> None:
         if digest is not None:
-            self.leases.grant(str(uuid.uuid4()), digest, 3600.0, asked_at=self.leases.now())
-            self.leases.renew([], {}, asked_at=self.leases.now() + 3600)
+            self.leases.renew(asked_at=self.leases.now())
+            assert self.leases.grant(str(uuid.uuid4()), digest, asked_at=self.leases.now())
 
     def layout(self) -> str:
         return self.run.engine.planner.exchange.layout

@@ -109,8 +109,8 @@ def test_a_good_ticket_is_read_and_works_once(verifier: TicketVerifier) -> None:
         ({"adapter": "../x"}, "does not verify"),
         ({"attempt": 0}, "does not verify"),
         ({"attempt": 2**15}, "does not verify"),
-        ({"protocol_version": ...}, "platform speaks protocol 1, this replica speaks protocol 5: upgrade the platform"),
-        ({"protocol_version": 6}, "platform speaks protocol 6, this replica speaks protocol 5: upgrade this replica"),
+        ({"protocol_version": ...}, "platform speaks protocol 1, this replica speaks protocol 6: upgrade the platform"),
+        ({"protocol_version": 7}, "platform speaks protocol 7, this replica speaks protocol 6: upgrade this replica"),
         ({"protocol_version": "4"}, "does not verify"),
     ],
 )
