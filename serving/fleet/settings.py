@@ -36,7 +36,9 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     credential_file: the fleet credential of this pool (`manage.py issue_fleet_credential`)
     address: that replicas listen on and are reached at; empty: that from which the node reaches the platform
     ports: the first and the last port that a replica may take, for a firewall; 0 and 0: any free one
-    cpus, gpus: reserved for one replica, on one node; accelerator: the GPU's kind as Ray names it, such as "H100"
+    cpus, gpus: reserved for one replica, on one node; gpus is the number of its ranks (flag `tensor_parallel`), or 0:
+        one for each of several ranks, none for a single one and on `device: cpu`
+    accelerator: the GPU's kind as Ray names it, such as "H100"
     memory_gb: reserved for one replica; 0: not counted
     min_replicas, max_replicas: 0 lets the pool be scaled to zero
     targets: `targets.json` of a plan, on every node; empty: the policy's own limits
@@ -81,6 +83,8 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise ConfigError("max_replicas: at least 1, and at least min_replicas")
         if settings.ports[0] > settings.ports[1] or (settings.ports[1] and not settings.ports[0]):
             raise ConfigError("ports: the first and the last one, or 0 and 0")
+        if settings.gpus and settings.gpus != settings._ranks:
+            raise ConfigError(f"gpus: {settings._ranks}, as many as ranks of tensor_parallel, or 0")
         if reserved := sorted(_RESERVED & settings.flags.keys()):
             raise ConfigError(f"flags: {', '.join(reserved)} may not be set here")
         return settings
@@ -119,6 +123,18 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         config = platform_settings.from_args(parser.parse_args(arguments))
         assert config is not None, "a platform's URL is given"
         return dataclasses.replace(config, shared_credential=True)
+
+    @property
+    def reserved_gpus(self) -> int:
+        """Return how many GPUs a replica holds: one for each rank, 0 on processors."""
+        return self.gpus or (self._ranks if self._ranks > 1 and self.flags.get("device") != "cpu" else 0)
+
+    @property
+    def _ranks(self) -> int:
+        try:
+            return max(1, int(self.flags.get("tensor_parallel", 1)))
+        except (TypeError, ValueError):
+            raise ConfigError("flags: tensor_parallel is a number") from None
 
     @property
     def state(self) -> Path:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from serving.errors import ConfigError
-from serving.fleet.app import deployment_options
+from serving.fleet.app import build, deployment_options
 from serving.fleet.environment import RAY_ENVIRONMENT, prepare_environment
 from serving.fleet.settings import PoolSettings
 
@@ -69,12 +70,37 @@ def test_ray_waits_longer_than_a_drain_and_starts_before_it_stops() -> None:
 
 
 def test_a_replica_reserves_all_its_gpus_on_one_node() -> None:
-    options = deployment_options(pool(gpus=2, cpus=8, accelerator="H100", memory_gb=64))
+    options = deployment_options(pool(gpus=2, cpus=8, accelerator="H100", memory_gb=64, flags={"tensor_parallel": 2}))
     assert options["placement_group_bundles"] == [
         {"CPU": 8.0, "GPU": 2, "accelerator_type:H100": 0.001, "memory": 64_000_000_000}
     ]
     assert options["placement_group_strategy"] == "STRICT_PACK"
     assert options["ray_actor_options"]["num_gpus"] == 2
+
+
+def test_every_rank_reserves_a_gpu() -> None:
+    assert pool(flags={"tensor_parallel": 4}).reserved_gpus == 4
+    assert pool(flags={"tensor_parallel": "4", "device": "cpu"}).reserved_gpus == 0
+    assert pool().reserved_gpus == 0
+    assert pool(gpus=1).reserved_gpus == 1
+    for gpus, ranks in ((1, 2), (2, 1), (4, 2)):
+        with pytest.raises(ConfigError, match="as many as ranks"):
+            pool(gpus=gpus, flags={"tensor_parallel": ranks})
+    with pytest.raises(ConfigError, match="is a number"):
+        pool(gpus=1, flags={"tensor_parallel": "two"})
+
+
+def test_replicas_are_replaced_for_what_they_cannot_take_over_and_for_nothing_else() -> None:
+    """Serve invents a version where it gets none, and then replaces the whole pool whenever it is deployed."""
+
+    def version(**changes: Any) -> str | None:
+        deployment = build(msgspec.to_builtins(pool(max_replicas=2, **changes)))._bound_deployment
+        return deployment.version
+
+    same = version()
+    assert same and same == version()
+    assert same == version(min_replicas=2) == version(surge_percent=0) == version(targets="/etc/targets.json")
+    assert len({same, version(revision="2"), version(model="/models/other"), version(flags={"dtype": "int8"})}) == 4
 
 
 def test_a_pool_that_may_grow_is_counted_by_our_policy_every_second() -> None:
