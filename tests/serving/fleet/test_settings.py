@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from protocol.names import FleetName
 from serving.errors import ConfigError
 from serving.fleet.app import build, deployment_options
 from serving.fleet.environment import RAY_ENVIRONMENT, prepare_environment
@@ -56,11 +57,19 @@ def test_flags_are_those_of_a_plain_replica(tmp_path: Path) -> None:
 
 
 def test_the_credential_of_a_fleet_is_shared_and_its_replica_has_the_slots_name() -> None:
-    platform = pool().platform_config("small-n1-0", "http://10.0.0.7:20000")
+    platform = pool().platform_config(FleetName("small", "n1", 0), "http://10.0.0.7:20000")
     assert platform.shared_credential and platform.replica_name == "small-n1-0"
     assert platform.journal_dir == Path("/var/lib/intarsia/journals/small-n1-0")
     assert platform.identity_dir == Path("/var/lib/intarsia/identities/small-n1-0")
-    assert not platform.allow_unlocked_memory
+    assert not platform.allow_unlocked_memory and platform.transfer_url is None
+
+
+def test_each_slot_is_pulled_from_at_a_port_of_its_own() -> None:
+    name = FleetName("small", "n1", 3)
+    platform = pool(transfer_port=21_000).platform_config(name, "http://10.0.0.7:20000")
+    assert (platform.transfer_url, platform.transfer_host) == ("https://10.0.0.7:21003", "10.0.0.7")
+    platform = pool(transfer_port=21_000).platform_config(name, "http://[fd00::7]:20000")
+    assert (platform.transfer_url, platform.transfer_host) == ("https://[fd00::7]:21003", "fd00::7")
 
 
 def test_ray_waits_longer_than_a_drain_and_starts_before_it_stops() -> None:
