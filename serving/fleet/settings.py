@@ -134,6 +134,11 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return dataclasses.replace(config, shared_credential=True)
 
     @property
+    def surge(self) -> int:
+        """Return how many replicas Ray starts on top, at most, while all are replaced."""
+        return -(-self.max_replicas * self.surge_percent // 100)
+
+    @property
     def reserved_gpus(self) -> int:
         """Return how many GPUs a replica holds: one for each rank, 0 on processors."""
         return self.gpus or (self._ranks if self._ranks > 1 and self.flags.get("device") != "cpu" else 0)

@@ -30,7 +30,7 @@ def fleet(platform_url: str, tiny: Tiny, tmp_path: Path) -> FleetProcess:
     base = register_reference(name="tiny", folder=read_base_folder(tiny.model, computed))
     credential = issue_fleet_credential(pool="small", terms=Terms(base, "127.0.0.0/8"), replicas=4)
     (tmp_path / "credential-small").write_text(credential)
-    pool = tiny_pool("small", tiny.model, tmp_path, platform_url, min_replicas=2, max_replicas=2)
+    pool = tiny_pool("small", tiny.model, tmp_path, platform_url, min_replicas=2, max_replicas=2, surge_percent=100)
     return FleetProcess(tmp_path, [pool])
 
 
