@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import chaos
+from benchmarks import chaos, fleet_on_ray
 from benchmarks.capacity import report as capacity
 from benchmarks.control_plane import report as control_plane
 from benchmarks.fleet import report as fleet
@@ -183,6 +183,10 @@ def _chaos(file: Path) -> str:
     return chaos.text(_load(file))
 
 
+def _fleet_on_ray(file: Path) -> str:
+    return fleet_on_ray.text(_load(file))
+
+
 def _autoscaling(file: Path) -> str:
     data = _load(file)
     lines, _ = scaling_report.report(data["rows"])
@@ -254,6 +258,7 @@ RENDERERS: dict[str, Callable[[Path], str]] = {
     "chaos": _chaos,
     "control_plane": _control_plane,
     "fleet": _fleet,
+    "fleet_on_ray": _fleet_on_ray,
     "autoscaling": _autoscaling,
     "kv_tiers": _kv_tiers,
     "packed_base": _packed_base,

@@ -36,6 +36,7 @@ CHALLENGE_PATH = "replicas/challenge"
 REGISTER_PATH = "replicas"
 HEARTBEAT_PATH = "replicas/{replica_id}/heartbeat"
 GOODBYE_PATH = "replicas/{replica_id}/goodbye"
+HAND_OVER_PATH = "replicas/{replica_id}/hand-over"
 
 HEARTBEAT_SECONDS = 2
 LEASE_SECONDS = 30
@@ -154,6 +155,12 @@ class GoodByeAnswer(Answer, frozen=True):
 
     retired: bool
     owed: list[JournalKey]
+
+
+class HandOverAnswer(Answer, frozen=True):
+    """Whether the conversations of a replica that drains are handed over: once for each boot, where others can pull."""
+
+    taken: bool
 
 
 class _Versioned(Answer, frozen=True):

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 from celery import shared_task
+from django.core.cache import cache
 from django.utils import timezone
 
 from marketplace.catalog.models import Version
@@ -23,6 +24,7 @@ from marketplace.vault.signing import TicketSigner, load_ticket_signer
 
 log = logging.getLogger(__name__)
 MAX_THREADS = 32
+HAND_OVER_SECONDS = 600  # longer than a replica drains
 # A replica that did not confirm a revocation is asked again this long: its lease, and the time to be missed.
 ASKED_AGAIN = timedelta(seconds=90)
 # A replica that did not confirm that it forgot an organization: how often it is asked, and the growing time between.
@@ -58,6 +60,17 @@ def confirm_revocations() -> int:
 def hand_over(name: str) -> int:
     """Hand a draining replica's conversations to their next homes; return how many those took."""
     return hand_over_conversations(name)
+
+
+def hand_over_once(replica: Replica) -> bool:
+    """Have the conversations of a boot that drains handed over; return False where none can be, or it was asked before.
+
+    The boot waits for a few seconds: a task that starts later finds nobody.
+    """
+    if not replica.transfer_url or not cache.add(f"hand-over:{replica.pk}", 1, HAND_OVER_SECONDS):
+        return False
+    hand_over.apply_async((replica.name,), expires=HAND_OVER_SECONDS)
+    return True
 
 
 def _revoke_at_all(version: Version, replicas: Iterable[Replica]) -> int:

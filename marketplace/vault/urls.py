@@ -11,6 +11,7 @@ urlpatterns = [
     path("replicas/challenge", views.challenge),
     path("replicas", views.register),
     path("replicas/<uuid:replica_id>/heartbeat", views.heartbeat),
+    path("replicas/<uuid:replica_id>/hand-over", views.hand_over),
     path("demand", views.demand),
     path("leases", views.lease),
     re_path(rf"^packages/(?P<digest>{DIGEST})/url\Z", views.package_url),

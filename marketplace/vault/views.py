@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 
 from marketplace.accounts.errors import Refusal
 from marketplace.catalog.models import Version
-from marketplace.vault import downloads, enrolment, fleets, identities, keys, pool_demand, services, sessions
+from marketplace.vault import downloads, enrolment, fleets, identities, keys, pool_demand, services, sessions, tasks
 from marketplace.vault.errors import BadRequest, BodyTooLarge, SessionRefused, UnknownPackage, VaultError
 from marketplace.vault.models import Replica
 from protocol.bodies import MAX_MESSAGE_BYTES
@@ -34,6 +34,7 @@ from protocol.replicas import (
     Challenge,
     ChallengeRequest,
     EnrolmentAnswer,
+    HandOverAnswer,
     Heartbeat,
     HeartbeatAnswer,
     Registered,
@@ -177,6 +178,14 @@ def heartbeat(request: HttpRequest, replica_id: UUID) -> HttpResponseBase:
     beat = _parse(_raw_body(request), Heartbeat)
     ended = sessions.record_heartbeat(replica=replica, stats=beat.stats, returned=beat.returned)
     return _answer(HeartbeatAnswer(ended.revoked, ended.leases, _ticket_keys()))
+
+
+@endpoint("POST")
+def hand_over(request: HttpRequest, replica_id: UUID) -> HttpResponseBase:
+    """Have the conversations of a replica that drains go to their next homes."""
+    replica = session_of(request, replica_id)
+    _parse(_raw_body(request), Empty)
+    return _answer(HandOverAnswer(tasks.hand_over_once(replica)))
 
 
 @endpoint("POST")

@@ -27,7 +27,6 @@ from serving.fleet.loopback import listeners
 from serving.fleet.settings import PoolSettings
 
 LOOPBACK = "127.0.0.1"
-_SURGE = 1  # replicas of a pool on top, while it is updated
 _LOOK_SECONDS = 0.2
 _OBJECT_STORE_BYTES = 80 << 20  # nothing of ours goes there; Ray's least is 75 MB
 
@@ -66,7 +65,7 @@ def _serve(pools_file: Path, ready_file: Path | None, folder: str, signals: Simp
     pools = _read(pools_file)
     try:
         ray.init(
-            num_cpus=sum(math.ceil(one.cpus * (one.max_replicas + _SURGE)) for one in pools),
+            num_cpus=sum(math.ceil(one.cpus * (one.max_replicas + one.surge)) for one in pools),
             object_store_memory=_OBJECT_STORE_BYTES,
             include_dashboard=False,
             _node_ip_address=LOOPBACK,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
+import msgspec
 from ray import serve
 from ray.serve import Application
 
@@ -15,13 +17,26 @@ _HEALTH_PERIOD_SECONDS, _HEALTH_TIMEOUT_SECONDS = 2.0, 5.0
 # Beyond the drain: the last events of streams, the journal, the good-bye.
 _CLOSING_SECONDS = 20.0
 _METRICS_SECONDS = 1.0
+# Other settings than these have effect in a replica's process alone, so that another value needs another process.
+_OF_THE_CONTROLLER = ("min_replicas", "max_replicas", "targets", "surge_percent")
 
 
 def build(arguments: dict[str, Any]) -> Application:
     """Return the application of the pool that `PoolSettings` describe. Raises ConfigError."""
     settings = PoolSettings.parse(arguments)
-    decorate = serve.deployment(name=settings.pool, **deployment_options(settings))
-    return decorate(FleetReplica).bind(arguments)
+    deployment = serve.deployment(name=settings.pool, **deployment_options(settings))(FleetReplica)
+    return deployment.options(version=version_of(settings), _internal=True).bind(arguments)
+
+
+def version_of(settings: PoolSettings) -> str:
+    """Return a digest of what a running replica cannot take over; another digest replaces the replicas.
+
+    Without one `serve.run` invents a version at each call: a head that came back would replace its whole fleet.
+    """
+    of_replicas = {
+        name: value for name, value in msgspec.to_builtins(settings).items() if name not in _OF_THE_CONTROLLER
+    }
+    return hashlib.sha256(msgspec.json.encode(of_replicas, order="deterministic")).hexdigest()[:16]
 
 
 def deployment_options(settings: PoolSettings) -> dict[str, Any]:
@@ -32,8 +47,8 @@ def deployment_options(settings: PoolSettings) -> dict[str, Any]:
     """
     bundle: dict[str, float] = {"CPU": settings.cpus}
     actor: dict[str, Any] = {"num_cpus": settings.cpus}
-    if settings.gpus:
-        bundle["GPU"] = actor["num_gpus"] = settings.gpus
+    if gpus := settings.reserved_gpus:
+        bundle["GPU"] = actor["num_gpus"] = gpus
     if settings.accelerator:
         bundle[f"accelerator_type:{settings.accelerator}"] = 0.001
     if settings.memory_gb:

@@ -58,7 +58,7 @@ class HostedReplica:
         try:
             listener = _listen(address, *settings.ports)
             url = f"http://{_bracketed(address)}:{listener.getsockname()[1]}"
-            platform = settings.platform_config(str(slot.name), url)
+            platform = settings.platform_config(slot.name, url)
             with ThreadPoolExecutor(1) as hashing:  # while the rest of the program is imported
                 replica = build_replica(config, platform, hashing.submit(base_fingerprint, Path(settings.model)))
             hosted = cls(slot.name, url, replica, settings, slot)
@@ -113,6 +113,7 @@ class HostedReplica:
                 return
             log.info("%s drains", self.name)
             self._replica.engine.drain()
+            self._replica.hand_over()
             # Until a heartbeat has told it and gateways have read it, calls still come: each gets its refusal, and goes
             # to the next replica. A server that closed now would cut them off.
             time.sleep(_NOTICE_SECONDS)

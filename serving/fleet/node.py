@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -26,6 +27,8 @@ from serving.fleet.environment import RAY_ENVIRONMENT, TOKEN_PATH, prepare_envir
 _PORT = 6379
 _OBJECT_STORE_BYTES = 80 << 20
 _START_SECONDS = 60.0
+# For how long a node and its replicas go on without a head, in seconds, as KubeRay has it (Ray's default: 60).
+_ALONE = {"RAY_gcs_rpc_server_reconnect_timeout_s": "600"}
 
 
 class _Stopped(Exception):
@@ -48,11 +51,14 @@ def main(argv: list[str] | None = None) -> int:
         prepare_environment(token, alone=False)
         command = _command(arguments, token.read_text().strip())
         head = arguments.join or f"{arguments.address or own_address()}:{_PORT}"
+        if arguments.head:
+            _forget_last_head(arguments.address or own_address())
     except (ConfigError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     _hear()
-    ray = subprocess.Popen(command, env=os.environ | RAY_ENVIRONMENT, start_new_session=True)
+    own = RAY_ENVIRONMENT if arguments.head else RAY_ENVIRONMENT | _ALONE
+    ray = subprocess.Popen(command, env=os.environ | own, start_new_session=True)
     os.environ["RAY_ADDRESS"] = head  # what "auto" means here, whatever other clusters this machine has seen
     try:
         if arguments.applications is not None:
@@ -95,6 +101,22 @@ def _command(arguments: argparse.Namespace, token: str) -> list[str]:
     if arguments.num_cpus is not None:
         command.append(f"--num-cpus={arguments.num_cpus}")
     return command
+
+
+def _forget_last_head(address: str) -> None:
+    """Have Ray forget the head that ran here before. Raises ConfigError if it still runs.
+
+    `ray start --head` takes its head for running while any process of this machine names that address as its head's,
+    as a node beside it does that waits for the head to come back.
+    """
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        socket.create_server((address, _PORT), family=family).close()
+    except OSError as error:
+        raise ConfigError(f"{address}, port {_PORT}: {error.strerror}") from None
+    from ray._common.utils import reset_ray_address  # what `ray stop` does, which would end the node, too
+
+    reset_ray_address()
 
 
 def deploy(file: Path) -> None:

@@ -72,6 +72,11 @@ class PlatformReplica:
         self.watchdog.start()
         self.link.start(self.description, self.engine.ready)
 
+    def hand_over(self) -> bool:
+        """Have other replicas pull the conversations of this one, which drains and goes on serving pulls until `close`;
+        return whether they will."""
+        return self.kv_source is not None and self.link.hand_over()
+
     def close(self) -> None:
         """Stop beating, write the last records and say good-bye; the engine has stopped by now."""
         self.watchdog.close()

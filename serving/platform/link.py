@@ -143,6 +143,18 @@ class PlatformLink:
             goodbye(self._client, str(self._session.replica_id))
         self._client.close()
 
+    def hand_over(self) -> bool:
+        """Ask the platform, once, to hand this replica's conversations over; return whether it does. Never raises: what
+        is not handed over is computed again."""
+        session = self._session
+        if session is None:
+            return False
+        try:
+            return self._client.hand_over(str(session.replica_id))
+        except PlatformError as error:
+            log.warning("conversations are not handed over: %s", error)
+            return False
+
     def request_key(self, digest: str, purpose: Purpose) -> HeldKey:
         """Lease the key of `digest`; blocks for two calls at most. Raises LeaseRefused or another PlatformError.
 

@@ -16,6 +16,7 @@ from protocol.replicas import (
     CHALLENGE_PATH,
     ENROL_PATH,
     GOODBYE_PATH,
+    HAND_OVER_PATH,
     HEARTBEAT_PATH,
     INTERNAL_PATH,
     REGISTER_PATH,
@@ -25,6 +26,7 @@ from protocol.replicas import (
     EnrolmentRequest,
     GoodBye,
     GoodByeAnswer,
+    HandOverAnswer,
     Heartbeat,
     HeartbeatAnswer,
     Registered,
@@ -82,6 +84,14 @@ class VaultClient:
     def goodbye(self, replica_id: str, words: GoodBye) -> GoodByeAnswer:
         """Leave for good. Raises SessionRefused, VaultUnreachable or ProtocolViolation."""
         return self._post(GOODBYE_PATH.format(replica_id=replica_id), words, GoodByeAnswer, self.session_token)
+
+    def hand_over(self, replica_id: str) -> bool:
+        """Have this replica's conversations handed over; return whether that begins.
+
+        Raises SessionRefused, VaultUnreachable or ProtocolViolation.
+        """
+        path = HAND_OVER_PATH.format(replica_id=replica_id)
+        return self._post(path, Empty(), HandOverAnswer, self.session_token).taken
 
     def lease(self, digests: Sequence[str], purpose: Purpose) -> list[KeyOnLoan | LeaseRefused]:
         """Ask for the keys of up to 32 packages; return a key or a refusal, with the platform's code, for each.

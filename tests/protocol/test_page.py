@@ -77,6 +77,7 @@ def test_the_routes_are_those_of_the_code() -> None:
         replicas.REGISTER_PATH,
         replicas.HEARTBEAT_PATH,
         replicas.GOODBYE_PATH,
+        replicas.HAND_OVER_PATH,
         fleet.FLEET_PATH,
         leases.LEASES_PATH,
         packages.PACKAGE_URL_PATH,

@@ -33,6 +33,7 @@ from tests.serving.tiny import Tiny
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(900)]
 AWAY_SECONDS = float(os.environ.get("INTARSIA_HEAD_AWAY", "30"))
 PASSWORD = "a" * 64
+STARTED = "Ray runtime started"
 
 
 class Node:
@@ -50,7 +51,7 @@ class Node:
             )
 
     def log(self) -> str:
-        return (self._folder / f"{self._name}.log").read_text(errors="replace")[-4000:]
+        return (self._folder / f"{self._name}.log").read_text(errors="replace")[-12_000:]
 
     def kill(self) -> None:
         """End the node and all that runs on it, as a machine that loses its power."""
@@ -111,21 +112,23 @@ def test_streams_go_on_while_the_head_is_away(platform_url: str, tiny: Tiny, tmp
         lasting = environment | {"RAY_REDIS_ADDRESS": valkey, "RAY_external_storage_namespace": "small"}
         head.start(lasting)
         try:
-            time.sleep(8)  # a node that finds no head gives up
+            wait_for(lambda: STARTED in head.log(), 60, "a head", head.log)  # or a node gives up
             node.start(environment)
             wait_for(lambda: len(living("small")) == 2, 120, "two replicas", lambda: head.log() + node.log())
             before = {one.pk for one in living("small")}
-            with Callers("small") as callers:
+            with Callers("small", threads=4) as callers:
                 wait_for(lambda: callers.answered > 3, 20, "calls", node.log)
                 head.kill()
                 gone = callers.answered
                 time.sleep(AWAY_SECONDS)
                 meanwhile = callers.answered - gone
                 head.start(lasting)
+                wait_for(lambda: head.log().count(STARTED) == 2, 60, "the head again", head.log)
                 victim = living("small")[0]
-                time.sleep(20)
-                assert {one.pk for one in living("small")} == before, "the head's return replaced replicas"
+                time.sleep(20)  # what a new head does wrongly, it does at once
+                replaced_by_return = len(before - {one.pk for one in living("small")})
                 answered = callers.answered
+            before = {one.pk for one in living("small")}
             os.kill(pid_of(victim), signal.SIGKILL)
             killed = time.monotonic()
             wait_for(
@@ -143,9 +146,11 @@ def test_streams_go_on_while_the_head_is_away(platform_url: str, tiny: Tiny, tmp
         "answered": answered,
         "answered_while_away": meanwhile,
         "failed": len(callers.failures),
+        "replaced_by_its_return": replaced_by_return,
         "replaced_by_the_new_head_s": round(replaced, 1),
     }
     print(json.dumps(figures))
     if target := os.environ.get("INTARSIA_FIGURES"):
         Path(target).write_text(json.dumps(figures))
     assert callers.failures == [] and meanwhile > 0
+    assert replaced_by_return == 0

@@ -40,7 +40,7 @@ def test_the_life_of_a_fleet(fleet: FleetProcess) -> None:
         assert (first.name[-2:], second.name[-2:]) == ("-0", "-1")
         assert not [one for one in listeners(fleet.ready()["pids"]) if not one.is_loopback]
         second = _a_killed_replica_is_replaced_under_its_name(fleet, second)
-        _an_update_fails_no_stream(fleet, [first, second])
+        _an_update_to_fewer_replicas_fails_no_stream(fleet, [first, second])
         pids = fleet.ready()["pids"]
     assert fleet.stop() == 0, fleet.log()
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids), "a process of Ray was left behind"
@@ -59,20 +59,20 @@ def _a_killed_replica_is_replaced_under_its_name(fleet: FleetProcess, replica: R
     return found
 
 
-def _an_update_fails_no_stream(fleet: FleetProcess, before: list[Replica]) -> None:
+def _an_update_to_fewer_replicas_fails_no_stream(fleet: FleetProcess, before: list[Replica]) -> None:
     old = {one.pk for one in before}
     with Callers("small") as callers:
         wait_for(lambda: callers.answered > 3, 20, "calls", fleet.log)
-        fleet.update(revision="2")
+        fleet.update(revision="2", min_replicas=1, max_replicas=1)
         least = 2
 
         def replaced() -> bool:
             nonlocal least
             now = living("small")
             least = min(least, sum(not one.stats.get("draining") for one in now))
-            return len(now) == 2 and not {one.pk for one in now} & old
+            return len(now) == 1 and not {one.pk for one in now} & old
 
         wait_for(replaced, 240, "an update", fleet.log)
         answered = callers.answered
-        wait_for(lambda: callers.answered > answered + 3, 20, "calls of the new ones", fleet.log)
+        wait_for(lambda: callers.answered > answered + 3, 20, "calls of the new one", fleet.log)
     assert callers.failures == [] and least >= 1

@@ -96,6 +96,12 @@ class Vault:
         keys = {"k": encode_base64url(bytes(self.key.public_key().public_bytes_raw()))}
         return HeartbeatAnswer(self.revoked, self.ended, keys)
 
+    def hand_over(self, replica_id: str) -> bool:
+        if self.problem:
+            raise self.problem
+        assert replica_id == str(self.replica_id)
+        return True
+
     def lease(self, digests: Sequence[str], purpose: str) -> list[KeyOnLoan | LeaseRefused]:
         self.batches.append(len(digests))
         lent = [self._lend(digest) for digest in digests]
@@ -185,6 +191,15 @@ def test_registration_is_tried_again_until_the_platform_answers(running: Running
     assert not running.link.registered
     running.vault.problem = None
     registered(running)
+
+
+def test_conversations_are_handed_over_by_a_platform_that_knows_the_replica_and_answers(running: Running) -> None:
+    assert not running.link.hand_over(), "it is not registered"
+    registered(running)
+    assert running.link.hand_over()
+    running.vault.problem = VaultUnreachable("no answer")
+    assert not running.link.hand_over()
+    running.vault.problem = None
 
 
 def test_a_refused_session_drops_every_lease_and_registers_anew_with_the_same_keys(running: Running) -> None:
