@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
 
+from marketplace.accounts.errors import InvalidInput
 from marketplace.planning.errors import NotMade
+
+_FINGERPRINT = re.compile(r"[0-9a-f]{64}")
+
+
+class _Profiled(msgspec.Struct, frozen=True):
+    fingerprint: str
+
+
+class _Profile(msgspec.Struct, frozen=True):
+    model: _Profiled
 
 
 class Figure(msgspec.Struct, frozen=True):
@@ -87,6 +99,17 @@ class ReviewDocument(msgspec.Struct, frozen=True):
     held: bool | None = None
     bases: list[BaseReview] = []
     error: str = ""
+
+
+def profiled_base(content: bytes) -> str:
+    """Return the fingerprint of the base that a profile is of. Raises InvalidInput for a file that is none."""
+    try:
+        found = msgspec.json.decode(content, type=_Profile).model.fingerprint
+    except msgspec.MsgspecError:
+        found = ""
+    if not _FINGERPRINT.fullmatch(found):
+        raise InvalidInput("is no profile of `python -m capacity calibrate`", field="file")
+    return found
 
 
 def plan_document(result: dict[str, Any]) -> PlanDocument:

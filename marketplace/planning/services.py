@@ -16,7 +16,7 @@ from django.utils import timezone
 from marketplace.accounts.errors import Conflict, InvalidInput
 from marketplace.accounts.models import User
 from marketplace.operations.acts import record_act
-from marketplace.planning.documents import plan_document, review_document
+from marketplace.planning.documents import plan_document, profiled_base, review_document
 from marketplace.planning.errors import NotMade
 from marketplace.planning.models import Plan, PlanFile
 from marketplace.planning.process import SECONDS, run_capacity, write_files
@@ -37,6 +37,8 @@ def add_file(*, kind: str, subject: str, content: bytes, by: User) -> PlanFile:
         raise InvalidInput(f"must be one of {', '.join(PlanFile.Kind.values)}", field="kind")
     if (kind == PlanFile.Kind.PROFILE) != bool(subject):
         raise InvalidInput("name the accelerator of a profile, and of nothing else", field="subject")
+    if "=" in subject or not subject.isprintable():  # it becomes `--profile SUBJECT=FILE`
+        raise InvalidInput("must be printable, without an equals sign", field="subject")
     if not 1 <= len(content) <= MAX_BYTES:
         raise InvalidInput(f"must have 1 to {MAX_BYTES:,} bytes", field="file")
     try:
@@ -45,15 +47,16 @@ def add_file(*, kind: str, subject: str, content: bytes, by: User) -> PlanFile:
         raise InvalidInput("is no text in UTF-8", field="file") from None
     if "\0" in text:
         raise InvalidInput("has a zero byte", field="file")
+    base = profiled_base(content) if kind == PlanFile.Kind.PROFILE else ""
     digest = hashlib.sha256(content).hexdigest()
-    made = PlanFile.objects.create(kind=kind, subject=subject, content=text, sha256=digest, by=by.pk)
-    record_act(by=by, act="plan_file.added", subject=subject or kind, data={"kind": kind, "sha256": digest})
+    made = PlanFile.objects.create(kind=kind, subject=subject, base=base, content=text, sha256=digest, by=by.pk)
+    record_act(by=by, act="plan_file.added", subject=made.name, data={"kind": kind, "sha256": digest})
     return made
 
 
 def newest_files() -> list[PlanFile]:
     """Return the files that the next plan is made from."""
-    return list(PlanFile.objects.order_by("kind", "subject", "-id").distinct("kind", "subject"))
+    return list(PlanFile.objects.order_by("kind", "subject", "base", "-id").distinct("kind", "subject", "base"))
 
 
 def missing_files() -> list[str]:
@@ -111,7 +114,7 @@ def make(plan: Plan, extra: Sequence[str] = ()) -> None:
     extra: more flags of `python -m capacity plan`
     """
     files = newest_files()
-    plan.files = {f"{one.kind} {one.subject}".strip(): one.sha256 for one in files}
+    plan.files = {one.name: one.sha256 for one in files}
     plan.state, plan.error = Plan.State.FAILED, "its worker failed; the log of the worker says why"
     try:
         with tempfile.TemporaryDirectory(prefix="plan-") as name:

@@ -25,7 +25,7 @@ class PlanLine(serializers.Serializer):  # shows a Plan
     error = serializers.CharField(help_text="why it was not made; or empty")
     weekly = serializers.SerializerMethodField()
     files = serializers.DictField(
-        child=serializers.CharField(), help_text="kind, or `profile ACCELERATOR`, and the file's SHA-256"
+        child=serializers.CharField(), help_text="kind, or `profile ACCELERATOR BASE`, and the file's SHA-256"
     )
     created_at = serializers.DateTimeField()
     started_at = serializers.DateTimeField(allow_null=True)
@@ -79,6 +79,7 @@ class PlanFileLine(serializers.Serializer):  # shows a PlanFile
     id = serializers.IntegerField()
     kind = serializers.ChoiceField(choices=PlanFile.Kind.choices)
     subject = serializers.CharField(help_text="the accelerator of a profile, else empty")
+    base = serializers.CharField(help_text="the fingerprint of a profile's base, else empty")
     sha256 = serializers.CharField()
     created_at = serializers.DateTimeField()
 
@@ -92,12 +93,16 @@ class PlanFilesView(StaffView):
     class AddPlanFileQuery(serializers.Serializer):
         kind = serializers.ChoiceField(choices=PlanFile.Kind.choices)
         subject = serializers.CharField(
-            max_length=100, required=False, default="", help_text="the accelerator of a profile, of nothing else"
+            max_length=100,
+            required=False,
+            allow_blank=True,
+            default="",
+            help_text="the accelerator of a profile, of nothing else",
         )
 
     @extend_schema(operation_id="list_plan_files", responses=PlanFileLine(many=True))
     def get(self, request: Request) -> Response:
-        """Every file, newest first; the newest of its kind and accelerator counts. Platform staff only."""
+        """Every file, newest first; the newest of its kind, accelerator and base counts. Platform staff only."""
         return self.page(selectors.plan_files(), PlanFileLine)
 
     @extend_schema(

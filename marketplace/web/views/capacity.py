@@ -55,8 +55,7 @@ def capacity_files(request: HttpRequest) -> HttpResponse:
         except Refusal as refusal:
             show_in_form(form, refusal)
         else:
-            name = f"{kept.get_kind_display()} {kept.subject}".strip()
-            messages.success(request, f"Kept: {name}. The next plan is made from it.")
+            messages.success(request, f"Kept: {kept.name}. The next plan is made from it.")
             return redirect("web:capacity")
     return _page(request, form, status=400)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from typing import Any
 
@@ -13,7 +14,7 @@ from marketplace.planning.services import MAX_BYTES
 from tests.marketplace.api.client import Api, error_of
 from tests.marketplace.api.test_operators import person, staff
 from tests.marketplace.catalog.factories import make_base, make_organization
-from tests.marketplace.planning.plans import document, made, review
+from tests.marketplace.planning.plans import FILES, document, made, review
 
 __all__ = ["person", "staff"]
 pytestmark = pytest.mark.django_db
@@ -27,9 +28,9 @@ def add(api: Api, query: str, content: bytes = b"{}") -> Any:
 
 def test_files_are_added_and_a_plan_is_asked_for(staff: Api, person: User) -> None:
     assert error_of(staff.post("platform/plans"), 409)["code"] == "files_missing"
-    for query in ("kind=profile&subject=l4", "kind=prices", "kind=promises"):
-        answer = add(staff, query)
-        assert answer.status_code == 201 and answer.json()["sha256"][:8] == "44136fa3"
+    for kind, subject, content in FILES:
+        answer = add(staff, f"kind={kind}&subject={subject}", content)
+        assert answer.status_code == 201 and answer.json()["sha256"] == hashlib.sha256(content).hexdigest()
     shown = staff.get("platform/plan-files?limit=2").json()
     assert len(shown["results"]) == 2 and shown["next"] and "content" not in shown["results"][0]
     asked = staff.post("platform/plans")

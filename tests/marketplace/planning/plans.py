@@ -9,6 +9,8 @@ from django.utils import timezone
 from capacity.charts import Limit, Line, line_chart, stacked_bar, tornado_chart
 from marketplace.planning.models import Plan
 
+PROFILE = b'{"model": {"fingerprint": "' + b"ab" * 32 + b'"}}'  # what the platform itself reads of a profile
+FILES = (("profile", "l4", PROFILE), ("prices", "", b"{}"), ("promises", "", b"{}"))
 HOURS = [(float(hour), 5.0 + hour % 24 / 6) for hour in range(168)]
 
 

@@ -15,10 +15,9 @@ from marketplace.planning.errors import NotMade
 from marketplace.planning.models import Plan, PlanFile
 from marketplace.planning.tasks import ask_weekly, make_plan
 from tests.marketplace.catalog.factories import make_organization, make_user
-from tests.marketplace.planning.plans import document, review
+from tests.marketplace.planning.plans import FILES, PROFILE, document, review
 
 pytestmark = pytest.mark.django_db
-FILES = (("profile", "l4"), ("prices", ""), ("promises", ""))
 
 
 @pytest.fixture
@@ -30,8 +29,8 @@ def staff() -> User:
 
 @pytest.fixture
 def files(staff: User) -> None:
-    for kind, subject in FILES:
-        services.add_file(kind=kind, subject=subject, content=b"{}", by=staff)
+    for kind, subject, content in FILES:
+        services.add_file(kind=kind, subject=subject, content=content, by=staff)
 
 
 @pytest.fixture
@@ -56,10 +55,14 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         ("wishes", "", b"x", "kind"),
         ("profile", "", b"x", "subject"),
         ("prices", "l4", b"x", "subject"),
+        ("profile", "l4=/etc/passwd", PROFILE, "subject"),
+        ("profile", "l4\n", PROFILE, "subject"),
         ("prices", "", b"", "file"),
         ("prices", "", b"x" * (services.MAX_BYTES + 1), "file"),
         ("prices", "", b"\xff", "file"),
         ("prices", "", b"a\0b", "file"),
+        ("profile", "l4", b"{}", "file"),
+        ("profile", "l4", PROFILE.replace(b"ab", b"AB"), "file"),
     ],
 )
 def test_a_file_that_cannot_be_one_is_refused(staff: User, kind: str, subject: str, content: bytes, field: str) -> None:
@@ -69,21 +72,22 @@ def test_a_file_that_cannot_be_one_is_refused(staff: User, kind: str, subject: s
     assert not AuditEntry.objects.filter(act="plan_file.added").exists()
 
 
-def test_the_newest_of_a_kind_and_accelerator_counts(staff: User, files: None) -> None:
-    newer = services.add_file(kind="profile", subject="l4", content=b"2", by=staff)
-    services.add_file(kind="profile", subject="h100", content=b"3", by=staff)
+def test_the_newest_of_a_kind_accelerator_and_base_counts(staff: User, files: None) -> None:
+    newer = services.add_file(kind="profile", subject="l4", content=PROFILE + b" ", by=staff)
+    services.add_file(kind="profile", subject="l4", content=PROFILE.replace(b"ab", b"cd"), by=staff)
+    services.add_file(kind="profile", subject="h100", content=PROFILE, by=staff)
     found = services.newest_files()
-    assert len(found) == 4 and newer in found and PlanFile.objects.count() == 5
+    assert len(found) == 5 and newer in found and PlanFile.objects.count() == 6
     entry = AuditEntry.objects.filter(act="plan_file.added").order_by("-id")[0]
-    assert (entry.subject, entry.as_staff) == ("h100", True)
+    assert (entry.subject, entry.as_staff) == ("profile h100 abababababab", True)
 
 
 def test_a_plan_needs_files_and_one_waits_at_a_time(staff: User) -> None:
     with pytest.raises(Conflict, match="Prices") as refused:
         services.ask_for_plan(by=staff)
     assert refused.value.code == "files_missing" and not Plan.objects.exists()
-    for kind, subject in FILES:
-        services.add_file(kind=kind, subject=subject, content=b"{}", by=staff)
+    for kind, subject, content in FILES:
+        services.add_file(kind=kind, subject=subject, content=content, by=staff)
     first = services.ask_for_plan(by=staff)
     with pytest.raises(Conflict) as refused:
         services.ask_for_plan(by=staff)
@@ -116,7 +120,7 @@ def test_a_plan_is_made_with_the_review_of_the_one_before(staff: User, files: No
     assert make_plan() is True
     first = Plan.objects.get()
     assert (first.state, first.review, first.error) == ("done", None, "") and first.finished_at
-    assert first.files.keys() == {"profile l4", "prices", "promises"}
+    assert first.files.keys() == {"profile l4 abababababab", "prices", "promises"}
     commands["review"] = NotMade("less than 24 hours are over")
     second = services.ask_for_plan(by=staff)
     make_plan()
@@ -150,8 +154,8 @@ def test_a_worker_that_fails_leaves_no_plan_running(staff: User, files: None, co
 
 def test_a_plan_is_asked_for_every_week(staff: User) -> None:
     assert ask_weekly() is False  # the files are missing
-    for kind, subject in FILES:
-        services.add_file(kind=kind, subject=subject, content=b"{}", by=staff)
+    for kind, subject, content in FILES:
+        services.add_file(kind=kind, subject=subject, content=content, by=staff)
     assert ask_weekly() is True and ask_weekly() is False
     plan = Plan.objects.get()
     assert (plan.by, plan.state) == (None, "waiting")

@@ -15,7 +15,7 @@ from marketplace.planning.models import Plan, PlanFile
 from marketplace.planning.services import MAX_BYTES, add_file
 from marketplace.web.views import capacity
 from tests.marketplace.catalog.factories import make_organization
-from tests.marketplace.planning.plans import document, made, review
+from tests.marketplace.planning.plans import FILES, document, made, review
 from tests.marketplace.teams.fresh import freshen
 from tests.marketplace.web.conftest import World
 from tests.marketplace.web.sessions import stale
@@ -31,8 +31,8 @@ def staff(world: World) -> Client:
 
 
 def add_files(world: World) -> None:
-    for kind, subject in (("profile", "l4"), ("prices", ""), ("promises", "")):
-        add_file(kind=kind, subject=subject, content=b"{}", by=world.staff)
+    for kind, subject, content in FILES:
+        add_file(kind=kind, subject=subject, content=content, by=world.staff)
 
 
 def upload(staff: Client, content: bytes, **fields: str) -> Any:
@@ -43,8 +43,8 @@ def test_files_are_given_and_a_plan_is_asked_for(world: World, staff: Client) ->
     empty = text_of(staff, PAGE)
     assert "needs these files first" in empty and "Make a plan" not in empty and "capacity calibrate" in empty
     assert "Nothing changed." in staff.post(PAGE, follow=True).content.decode() and not Plan.objects.exists()
-    for kind, subject in (("profile", "l4"), ("prices", ""), ("promises", "")):
-        assert "Kept: " in upload(staff, b"{}", kind=kind, subject=subject).content.decode()
+    for kind, subject, content in FILES:
+        assert "Kept: " in upload(staff, content, kind=kind, subject=subject).content.decode()
     assert "Make a plan" in text_of(staff, PAGE)
     assert "A plan is asked for." in staff.post(PAGE, follow=True).content.decode()
     assert "A plan waits since" in text_of(staff, PAGE)
