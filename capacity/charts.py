@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from html import escape
 
 WIDTH, HEIGHT = 640, 240
-_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 12, 16, 36
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 20, 30, 36
 STYLE = """
 svg{font:12px system-ui,sans-serif;color:#1c2430}
 .axis,.grid{stroke:#98a2b3;fill:none}.grid{opacity:.35}text{fill:currentColor}

@@ -139,6 +139,7 @@ derivation_closed 409 the model is not open to derived models
 derivation_too_deep 409 a chain of derived models would be too long
 digest_mismatch 422 the package has another digest
 evidence_refused 409 the evidence cannot be sent
+files_missing 409 a plan needs files that were not added yet
 in_progress 409 the first request under this `Idempotency-Key` is not answered yet
 key_inactive 409 the key is revoked or expired
 key_taken 409 the public key cannot be registered
@@ -157,6 +158,7 @@ not_verified 409 the version is not verified
 package_known 409 the package was uploaded before
 payout_in_progress 409 another payout is on its way
 payouts_frozen 409 payouts are frozen
+plan_waits 409 a plan is waiting already
 refunds_frozen 409 refunds are frozen
 refused_by_review 409 a review keeps it from sale
 reported_before 409 your organization has reported the model before

@@ -60,6 +60,8 @@ app.conf.update(
         },
         # For plans whose message was lost with the broker.
         "make plans": {"task": "marketplace.planning.make_plan", "schedule": 60.0, "options": {"expires": 55.0}},
+        # Hourly, for a week's interval would begin anew whenever beat does.
+        "ask for the week's plan": {"task": "marketplace.planning.ask_weekly", "schedule": 3600.0},
         "forget answers": {"task": "billing.tasks.forget_answers", "schedule": 60.0, "options": {"expires": 55.0}},
         "expire credit": {"task": "billing.tasks.expire_credit", "schedule": 300.0, "options": {"expires": 290.0}},
         "issue papers": {"task": "billing.tasks.issue_papers", "schedule": 10.0, "options": {"expires": 20.0}},

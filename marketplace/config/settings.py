@@ -202,6 +202,8 @@ SPECTACULAR_SETTINGS = {
         "DisputeState": "billing.models.refunds.Dispute.State",
         "PaperKind": "billing.models.papers.Paper.Kind",
         "PromiseKind": "marketplace.promises.models.PromiseKind",
+        "PlanState": "marketplace.planning.models.Plan.State",
+        "PlanFileKind": "marketplace.planning.models.PlanFile.Kind",
     },
 }
 

@@ -10,9 +10,9 @@ from django.db.models.functions import Now
 
 
 class PlanFile(models.Model):
-    """A file that plans are made from; the newest of its kind and subject counts. Append-only: plans name theirs.
+    """A file that plans are made from; the newest of its kind, subject and base counts. Append-only: plans name theirs.
 
-    subject: of a profile, the accelerator that it was measured on; else empty
+    subject, base: of a profile, the accelerator that it was measured on and its base's fingerprint; else empty
     """
 
     class Kind(models.TextChoices):
@@ -24,13 +24,19 @@ class PlanFile(models.Model):
     id = models.BigAutoField(primary_key=True)
     kind = models.CharField(max_length=9, choices=Kind)
     subject = models.CharField(max_length=100, blank=True, default="")
+    base = models.CharField(max_length=64, blank=True, default="")
     content = models.TextField()
     sha256 = models.CharField(max_length=64)
     by = models.UUIDField()
     created_at = models.DateTimeField(db_default=Now())
 
     class Meta:
-        indexes: ClassVar = [models.Index(fields=["kind", "subject", "-id"], name="plan_file_newest")]
+        indexes: ClassVar = [models.Index(fields=["kind", "subject", "base", "-id"], name="plan_file_newest")]
+
+    @property
+    def name(self) -> str:
+        """Return the file's name within a plan: its kind, and of a profile what it is about."""
+        return " ".join(part for part in (self.kind, self.subject, self.base[:12]) if part)
 
 
 class Plan(models.Model):
@@ -48,7 +54,7 @@ class Plan(models.Model):
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     state = models.CharField(max_length=7, choices=State, default=State.WAITING)
     error = models.CharField(max_length=2000, blank=True, default="")
-    files = models.JSONField(default=dict)  # kind or "profile ACCELERATOR" → SHA-256
+    files = models.JSONField(default=dict)  # kind or "profile ACCELERATOR BASE" → SHA-256
     result = models.JSONField(null=True)
     review = models.JSONField(null=True)  # of the plan before, as `python -m capacity review --json` wrote it
     by = models.UUIDField(null=True)

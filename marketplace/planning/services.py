@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,13 +16,16 @@ from django.utils import timezone
 from marketplace.accounts.errors import Conflict, InvalidInput
 from marketplace.accounts.models import User
 from marketplace.operations.acts import record_act
+from marketplace.planning.documents import plan_document, profiled_base, review_document
 from marketplace.planning.errors import NotMade
 from marketplace.planning.models import Plan, PlanFile
 from marketplace.planning.process import SECONDS, run_capacity, write_files
 from marketplace.planning.usage import usage_file
 
 MAX_BYTES = 4 << 20
-_ABANDONED = timedelta(seconds=2 * SECONDS)  # a worker that was killed leaves its plan behind
+WORK_SECONDS = 3 * SECONDS  # a plan and a review, with all around them; a worker that takes longer is killed
+_ABANDONED = timedelta(seconds=WORK_SECONDS + 30)  # a worker that was killed leaves its plan behind
+_EVERY = timedelta(days=7)
 _NEEDED = (PlanFile.Kind.PROFILE, PlanFile.Kind.PRICES, PlanFile.Kind.PROMISES)
 PLAN_TASK = "marketplace.planning.make_plan"
 
@@ -33,6 +37,8 @@ def add_file(*, kind: str, subject: str, content: bytes, by: User) -> PlanFile:
         raise InvalidInput(f"must be one of {', '.join(PlanFile.Kind.values)}", field="kind")
     if (kind == PlanFile.Kind.PROFILE) != bool(subject):
         raise InvalidInput("name the accelerator of a profile, and of nothing else", field="subject")
+    if "=" in subject or not subject.isprintable():  # it becomes `--profile SUBJECT=FILE`
+        raise InvalidInput("must be printable, without an equals sign", field="subject")
     if not 1 <= len(content) <= MAX_BYTES:
         raise InvalidInput(f"must have 1 to {MAX_BYTES:,} bytes", field="file")
     try:
@@ -41,15 +47,16 @@ def add_file(*, kind: str, subject: str, content: bytes, by: User) -> PlanFile:
         raise InvalidInput("is no text in UTF-8", field="file") from None
     if "\0" in text:
         raise InvalidInput("has a zero byte", field="file")
+    base = profiled_base(content) if kind == PlanFile.Kind.PROFILE else ""
     digest = hashlib.sha256(content).hexdigest()
-    made = PlanFile.objects.create(kind=kind, subject=subject, content=text, sha256=digest, by=by.pk)
-    record_act(by=by, act="plan_file.added", subject=subject or kind, data={"kind": kind, "sha256": digest})
+    made = PlanFile.objects.create(kind=kind, subject=subject, base=base, content=text, sha256=digest, by=by.pk)
+    record_act(by=by, act="plan_file.added", subject=made.name, data={"kind": kind, "sha256": digest})
     return made
 
 
 def newest_files() -> list[PlanFile]:
     """Return the files that the next plan is made from."""
-    return list(PlanFile.objects.order_by("kind", "subject", "-id").distinct("kind", "subject"))
+    return list(PlanFile.objects.order_by("kind", "subject", "base", "-id").distinct("kind", "subject", "base"))
 
 
 def missing_files() -> list[str]:
@@ -75,6 +82,16 @@ def ask_for_plan(*, by: User | None) -> Plan:
     return plan
 
 
+def ask_weekly() -> Plan | None:
+    """Ask for a plan where the last one, made or not, is a week old and the files are there."""
+    if missing_files() or Plan.objects.filter(created_at__gt=timezone.now() - _EVERY).exists():
+        return None
+    try:
+        return ask_for_plan(by=None)
+    except Conflict:  # staff asked at this moment
+        return None
+
+
 def claim_plan() -> Plan | None:
     """Begin the plan that waits; None where none waits or another is being made."""
     late = timezone.now() - _ABANDONED
@@ -91,21 +108,36 @@ def claim_plan() -> Plan | None:
     return Plan.objects.get(state=Plan.State.RUNNING) if claimed else None
 
 
-def make(plan: Plan) -> None:
-    """Make a claimed plan, and the review of the one before. Whatever happens, it ends as made or not made."""
+def make(plan: Plan, extra: Sequence[str] = ()) -> None:
+    """Make a claimed plan, and the review of the one before. Whatever happens, it ends as made or not made.
+
+    extra: more flags of `python -m capacity plan`
+    """
     files = newest_files()
-    plan.files = {f"{one.kind} {one.subject}".strip(): one.sha256 for one in files}
+    plan.files = {one.name: one.sha256 for one in files}
+    plan.state, plan.error = Plan.State.FAILED, "its worker failed; the log of the worker says why"
     try:
         with tempfile.TemporaryDirectory(prefix="plan-") as name:
             folder = Path(name)
             arguments = _write(folder, files)
-            plan.result = run_capacity(folder, "plan", *arguments)
+            result = run_capacity(folder, "plan", *arguments, *extra)
+            plan_document(result)  # one that no page could show is not made
+            plan.result = result
             plan.review = _review(folder, plan)
         plan.state, plan.error = Plan.State.DONE, ""
     except NotMade as error:
-        plan.state, plan.error = Plan.State.FAILED, str(error)[:2000]
-    plan.finished_at = timezone.now()
-    plan.save(update_fields=["state", "error", "files", "result", "review", "finished_at"])
+        plan.error = str(error)[:2000]
+    finally:
+        plan.finished_at = timezone.now()
+        _end(plan)
+
+
+def _end(plan: Plan) -> None:
+    """Keep how a plan ended, unless it was given up meanwhile."""
+    fields = ("state", "error", "files", "result", "review", "finished_at")
+    running = Plan.objects.filter(pk=plan.pk, state=Plan.State.RUNNING)
+    if not running.update(**{name: getattr(plan, name) for name in fields}):
+        plan.refresh_from_db()
 
 
 def _write(folder: Path, files: list[PlanFile]) -> list[str]:
@@ -128,6 +160,8 @@ def _review(folder: Path, plan: Plan) -> dict[str, object] | None:
         return None
     write_files(folder, {"before.json": json.dumps(before.result)})
     try:
-        return run_capacity(folder, "review", str(folder / "before.json"), "--usage", str(folder / "usage.json"))
+        found = run_capacity(folder, "review", str(folder / "before.json"), "--usage", str(folder / "usage.json"))
+        review_document(found)
+        return found
     except NotMade as error:
         return {"error": str(error)}  # the new plan stands whether or not the old one can be judged

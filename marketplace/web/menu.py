@@ -25,6 +25,7 @@ WITHIN: dict[str, tuple[str, ...]] = {
     "web:payouts": ("web:payout",),
     "web:organization": ("web:new_organization",),
     "web:security": ("account_email", "account_change_password"),
+    "web:capacity": ("web:capacity_plan", "web:capacity_files"),
     "web:reviews": ("web:review",),
     "web:staff_organizations": ("web:staff_organization",),
     "web:staff_refunds": ("web:give_refund",),

@@ -24,6 +24,7 @@ from marketplace.guards.policies import KINDS
 from marketplace.publishing.models import Review
 from marketplace.publishing.policies import sentences
 from marketplace.web.act_words import ACT_WORDS
+from marketplace.web.figures import BadFigure, redrawn
 from marketplace.web.menu import WITHIN
 from marketplace.web.wording import BANK_REASONS, DISPUTE_REASONS, ENDS, LABELS, TONES
 
@@ -102,6 +103,12 @@ def percent(bps: Any) -> str:
     return f"{_decimal(bps, 2)} %"
 
 
+@register.filter
+def share(value: float) -> str:
+    """Return a share as a percentage: 0.975 → 97.5 %."""
+    return f"{100 * value:.1f} %"
+
+
 @register.simple_tag
 def marked(text: str, query: str) -> SafeString:
     """Return a text with the words marked by which a search found it."""
@@ -116,6 +123,15 @@ def code_spans(text: str) -> SafeString:
     """Return a text with `code` between backticks as code."""
     parts = enumerate(str(text).split("`"))
     return format_html_join("", "{}", ((format_html("<code>{}</code>", p) if i % 2 else p,) for i, p in parts))
+
+
+@register.filter
+def figure(svg: str) -> SafeString:
+    """Return a picture of a plan, drawn anew; words where it is none."""
+    try:
+        return redrawn(svg)
+    except BadFigure as error:
+        return format_html('<p class="soft">This picture {}.</p>', error)
 
 
 @register.filter

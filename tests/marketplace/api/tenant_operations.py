@@ -299,6 +299,10 @@ STAFF_ONLY = {
     "platform-bases",
     "platform-clearances",
     "measure-again",
+    "platform-plans",
+    "platform-plan",
+    "platform-plan-files",
+    "platform-usage-file",
     "platform-features",
     "platform-feature",
 }

@@ -137,6 +137,10 @@ guard_events: get_guard_events
 platform_evaluations: list_platform_evaluations
 bases: list_platform_bases list_clearances
 measure_again: measure_again
+capacity: list_plans get_plan list_plan_files ask_for_plan get_fleet
+capacity_plan capacity_targets: get_plan
+capacity_files: add_plan_file
+capacity_usage: get_usage_file
 staff_organizations: list_platform_organizations
 staff_organization: get_platform_organization
 change_standing: suspend_organization reinstate_organization

@@ -21,7 +21,7 @@ READ = {
     "statement_csv statement_pdf papers billing_profile paper_file webhooks webhook",
     "staff": "platform platform_audit reviews review disputes dispute platform_statement fleet post_status "
     "platform_billing_profile ledger_health guard_events platform_evaluations staff_organizations staff_organization "
-    "bases staff_refunds features",
+    "bases staff_refunds features capacity capacity_plan capacity_usage capacity_targets",
     "elsewhere": "live",  # a stream, of which browser/test_fleet.py and test_operator_pages.py know
 }
 CHANGE = {
@@ -43,5 +43,5 @@ CHANGE = {
     "top_up cancel_top_up add_card remove_card auto_top_up stop_auto_top_up payouts payout_terms "
     "payout_setup payout_stripe billing_profile close_run",
     "staff": "decide_review dispute fleet change_replica post_status update_status resolve_incident "
-    "change_standing measure_again give_refund platform_billing_profile switch_feature",
+    "change_standing measure_again give_refund platform_billing_profile switch_feature capacity capacity_files",
 }

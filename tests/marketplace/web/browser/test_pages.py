@@ -29,6 +29,8 @@ from marketplace.catalog.services.listings import ListingText
 from marketplace.operations.incidents import post_incident
 from marketplace.operations.models import Component, ProbeDay
 from marketplace.operations.probes import probe_all
+from tests.marketplace.planning.plans import made as add_plan
+from tests.marketplace.planning.plans import review as plan_review
 from tests.marketplace.vault.factories import make_sold
 from tests.marketplace.watch.shown import show_use
 from tests.marketplace.web.browser.conftest import MODEL, Open
@@ -178,6 +180,8 @@ def pages_of(world: World) -> list[tuple[str, User | None, str]]:
         ("dispute", world.staff, "/platform/disputes/dp_1"),
         ("fleet", world.staff, "/platform/fleet"),
         ("bases", world.staff, "/platform/bases"),
+        ("capacity", world.staff, "/platform/capacity"),
+        ("capacity-plan", world.staff, f"/platform/capacity/{add_plan(review=plan_review()).pk}"),
         ("ledger-health", world.staff, "/platform/ledger"),
         ("post-status", world.staff, add_trouble(world)),
         ("status", None, "/status"),
