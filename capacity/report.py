@@ -62,9 +62,10 @@ def markdown(found: Mapping[str, Any]) -> str:
 
 def _summary(plan: Plan) -> list[str]:
     currency = plan.inputs.prices.currency
+    weeks = "week" if plan.inputs.terms.weeks == 1 else f"{plan.inputs.terms.weeks} weeks"
     high = "no fleet serves at the slow end" if plan.cost_high is None else amount(plan.cost_high, currency)
     sentences = [
-        f"The fleet for the next {plan.inputs.terms.weeks} weeks costs {amount(plan.fleet.cost, currency)}, between "
+        f"The fleet for the next {weeks} costs {amount(plan.fleet.cost, currency)}, between "
         f"{amount(plan.cost_low, currency)} and {high} if replicas are as much faster or slower as they may be.",
     ]
     for base in plan.bases:

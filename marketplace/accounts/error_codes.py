@@ -298,6 +298,7 @@ INTERNAL = frozenset(
         "data_key_refused",
         "invalid_ticket",
         "line_taken",
+        "name_in_use",
         "no_demand",
         "not_cleared",
         "not_enrolled",
