@@ -5,8 +5,10 @@
       slack        a quarter more while predicted waits are above their targets, twice as many if that did not help
       working set  pages of adapters worth keeping / pages of a replica, where loads cost more than 5 % of the time
 
-It goes up at once and down by one replica at a time, when less would have done for ten minutes and would have borne
-the last hour, with what would have been started meanwhile. A figure that is missing never takes a replica away.
+Demand is more than what arrives now: it rises while a replica starts, by a rise that stands out of chance, and by what
+it usually changes in that time, which is learned from the last hour. The count goes up at once and down by one replica
+at a time, when less would have done for ten minutes, with what demand usually changes in these, and would have borne
+the last hour. A figure that is missing never takes a replica away.
 """
 
 from __future__ import annotations
@@ -14,29 +16,38 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from statistics import median
 
 from serving.fleet.targets import Limits
 
 __all__ = ["Limits", "PolicyState", "PoolFigures", "decide"]
 
-# Time constants of the demand that `ceiling` is held against, and of the length of calls, which changes slowly. Demand
-# that exceeds the pool outright is believed at once.
-_SMOOTH_SECONDS, _SERVICE_SECONDS = 60.0, 300.0
-# A step down needs the demand below this share of what a step up needs, for so long: 0.6 where the ceiling is 0.7.
-_RELAXED = 6 / 7
-# Minutes of which ten are whole: the first and the last are under way.
-_CALM_MINUTES, _HOUR_MINUTES = 12, 60
-_STEP_DOWN_SECONDS = 60.0
+# Time constants of the demand that `ceiling` is held against, of a quicker look at it, and of the length of calls,
+# which changes slowly. In a steady rise the two looks at demand are as far apart as it rises in the difference.
+_SMOOTH_SECONDS, _QUICK_SECONDS, _SERVICE_SECONDS = 60.0, 20.0, 300.0
+# A rise is believed beyond so many standard deviations of a Poisson process. Replicas are ordered for what it will have
+# come to after this share of a start: it may end before.
+_RISE_SIGMAS, _RISE_SHARE = 3.0, 0.5
+# A leap within the seconds over which arrivals are counted, as the platform does, is believed beyond so many.
+_LEAP_SIGMAS, _ARRIVAL_SECONDS = 4.0, 10.0
+# Demand changes by chance within five minutes by what it did in the last hour, and by the root of the time in others.
+# Until there are so many minutes, and at most, a step down asks for 0.6 where the ceiling is 0.7.
+_CHANGE_MINUTES, _LEARNED_MINUTES = 5, 20
+_LEAST_MARGIN, _MOST_MARGIN = 0.04, 1 / 6
+# Minutes of which ten are whole: the last is under way, and one more before them, as the first of all was.
+_CALM_MINUTES, _HOUR_MINUTES = 11, 60
+# A replica that drains has mostly ended by then, and what that did to the others is seen.
+_STEP_DOWN_SECONDS = 30.0
 # After this the replicas that were ordered for a breach should have shortened the waits.
 _SETTLE_SECONDS = 15.0
 # A replica that takes longer than its usual time to start by this factor is not waited for.
 _OVERDUE = 1.5
 _BREACH_GROWTH, _SECOND_GROWTH = 1.25, 2.0
 _RELOAD_SHARE = 0.05
+# Queues that made a pool late are to be gone so long after their answer is ready.
+_CLEAR_SECONDS = 60.0
 # A pool whose seats are filled to this share has a queue.
 _FULL = 0.95
-# Arrivals are counted over so many seconds, as the platform does; a burst is so many deviations above the mean.
-_ARRIVAL_SECONDS, _SUDDEN_SIGMAS = 10.0, 3.0
 # In the last hour, before a step down.
 _TIMES_FULL = 1
 # Growth is looked for over this many minutes, and believed beyond so many standard deviations of a Poisson process.
@@ -73,7 +84,7 @@ class PolicyState:
     """What a pool's policy remembers between two decisions; `PolicyState()` is the start.
 
     why: the reason of the last decision, in words for staff
-    at: when that was; smooth: seats that calls keep taken, faded over a minute
+    at: when that was; smooth, quick: seats that calls keep taken, faded over a minute and over a third of one
     service_s, seats: as last measured
     minute: the number of the minute under way; needs: the most replicas needed, relaxed, in it and those before, newest
     last; demands: seats taken in these minutes, of the last hour
@@ -85,6 +96,7 @@ class PolicyState:
     why: str = "start"
     at: float = -math.inf
     smooth: float = 0.0
+    quick: float = 0.0
     service_s: float = 0.0
     seats: float = 0.0
     minute: int = -1
@@ -132,7 +144,9 @@ def _learn(state: PolicyState, figures: PoolFigures) -> tuple[PolicyState, float
     if figures.arrivals is None or (figures.arrivals > 0 and not service):
         return state, None
     work = figures.arrivals * service
-    return replace(state, smooth=state.smooth + (work - state.smooth) * _faded(passed, _SMOOTH_SECONDS)), work
+    smooth = state.smooth + (work - state.smooth) * _faded(passed, _SMOOTH_SECONDS)
+    quick = state.quick + (work - state.quick) * _faded(passed, _QUICK_SECONDS)
+    return replace(state, smooth=smooth, quick=quick), work
 
 
 def _faded(passed: float, seconds: float) -> float:
@@ -141,27 +155,57 @@ def _faded(passed: float, seconds: float) -> float:
 
 
 def _demand(state: PolicyState, figures: PoolFigures, limits: Limits, work: float | None) -> tuple[int, str]:
-    """Return the replicas that the demand needs: at the ceiling for what arrives within a start, all for a burst."""
+    """Return the replicas that bear, at the ceiling, what demand will be when a replica ordered now is ready."""
     if figures.arrivals is not None and figures.arrivals > 0 and not (state.service_s and state.seats):
         return max(1, _by_mu(figures.arrivals, limits)) + limits.spare, "demand"
     if work is None or not state.seats:
         return 0, "demand"
     if _idle(figures, limits):
         return 0, "no demand"
-    coming = state.smooth + _growth(state, limits)
-    steady = _fewest(coming / state.seats, limits.ceiling_of)
-    burst = _fewest(work / state.seats, lambda _: _FULL)
-    if burst > steady and _is_sudden(figures.arrivals or 0.0, work, state):
-        # It rose by as much as it is above its mean within about a minute, and goes on until a replica is ready.
-        rising = (work - state.smooth) * min(1.0, limits.ready_seconds / _SMOOTH_SECONDS)
-        burst = _fewest((work + rising) / state.seats, limits.ceiling_of)
+    usual = 1.0 + _change(state, limits.ready_seconds)
+    steady = _fewest((state.smooth + _growth(state, limits)) * usual / state.seats, limits.ceiling_of)
+    burst = _fewest(max(_risen(state, limits), _leapt(state, work)) / state.seats, limits.ceiling_of)
     return max(1, steady, burst) + limits.spare, "burst" if burst > steady else "demand"
 
 
-def _is_sudden(arrivals: float, work: float, state: PolicyState) -> bool:
-    """Return whether demand is further above its mean than chance explains."""
-    noise = state.service_s * math.sqrt(arrivals / _ARRIVAL_SECONDS)
-    return work - state.smooth > _SUDDEN_SIGMAS * noise
+def _risen(state: PolicyState, limits: Limits) -> float:
+    """Return the seats that a rise under way will have come to, 0 where chance explains it."""
+    apart = state.quick - state.smooth
+    # The variance of the difference between two faded means of the same arrivals.
+    noise = state.quick * state.service_s * (_SMOOTH_SECONDS - _QUICK_SECONDS) ** 2
+    noise /= 2 * _SMOOTH_SECONDS * _QUICK_SECONDS * (_SMOOTH_SECONDS + _QUICK_SECONDS)
+    if apart <= _RISE_SIGMAS * math.sqrt(max(0.0, noise)):
+        return 0.0
+    ahead = _QUICK_SECONDS + _RISE_SHARE * limits.ready_seconds
+    return state.quick + apart * ahead / (_SMOOTH_SECONDS - _QUICK_SECONDS)
+
+
+def _leapt(state: PolicyState, work: float) -> float:
+    """Return the seats that arriving calls take, 0 where they are no more than chance explains."""
+    noise = math.sqrt(work * state.service_s / _ARRIVAL_SECONDS)
+    return work if work - state.quick > _LEAP_SIGMAS * noise else 0.0
+
+
+def _change(state: PolicyState, seconds: float) -> float:
+    """Return the share by which demand usually changes in so many seconds: its deviation, without trend and bursts."""
+    demands = state.demands
+    if len(demands) < _LEARNED_MINUTES:
+        return 0.0
+    pairs = zip(demands, demands[_CHANGE_MINUTES:], strict=False)
+    changes = [(after - before) / before for before, after in pairs if before > 0]
+    if not changes:
+        return 0.0
+    trend = median(changes)
+    # The deviation of a normal distribution, by the median: a burst or two do not count.
+    deviation = 1.4826 * median(abs(change - trend) for change in changes)
+    return min(_MOST_MARGIN, deviation * math.sqrt(seconds / (60.0 * _CHANGE_MINUTES)))
+
+
+def _margin(state: PolicyState) -> float:
+    """Return the share of the demand that a pool must bear besides before it is made smaller."""
+    if len(state.demands) < _LEARNED_MINUTES:
+        return _MOST_MARGIN
+    return max(_LEAST_MARGIN, _change(state, 600.0))
 
 
 def _by_mu(arrivals: float, limits: Limits) -> int:
@@ -205,7 +249,7 @@ def _slack(state: PolicyState, figures: PoolFigures, limits: Limits) -> tuple[Po
     if wait <= 1.0:
         return replace(state, answered=0, breaches=0, settled_at=math.inf), 0
     if not state.answered:
-        state = _order(state, figures, _BREACH_GROWTH)
+        state = _order(state, figures, limits, _BREACH_GROWTH)
         return state, state.answered
     overdue = now - state.ordered_at > _OVERDUE * limits.ready_seconds
     if figures.ready < state.answered and not overdue:
@@ -216,13 +260,17 @@ def _slack(state: PolicyState, figures: PoolFigures, limits: Limits) -> tuple[Po
         return state, state.answered
     if wait < 0.9 * state.wait:  # the queues shrink: what is ready is enough
         return replace(state, settled_at=now + _SETTLE_SECONDS, wait=wait), state.answered
-    state = _order(state, figures, _SECOND_GROWTH)
+    state = _order(state, figures, limits, _SECOND_GROWTH)
     return state, state.answered
 
 
-def _order(state: PolicyState, figures: PoolFigures, growth: float) -> PolicyState:
-    """Return the state of a breach that was just answered."""
+def _order(state: PolicyState, figures: PoolFigures, limits: Limits, growth: float) -> PolicyState:
+    """Return the state of a breach that was just answered: enough for what arrives and for the queues, too."""
     answered = max(figures.ready + 1, math.ceil(growth * figures.ready))
+    if state.seats and figures.busy is not None:
+        queued = max(0.0, figures.busy - figures.ready * state.seats)
+        full = (state.quick + queued * state.service_s / _CLEAR_SECONDS) / state.seats
+        answered = max(answered, _fewest(full, limits.ceiling_of))
     return replace(
         state,
         answered=answered,
@@ -240,15 +288,14 @@ def _remember(state: PolicyState, figures: PoolFigures, limits: Limits, *, known
     elif _idle(figures, limits):
         need = 0
     else:
-        full = state.smooth / state.seats if state.seats else 0.0
-        steady = _fewest(full, lambda count: _RELAXED * limits.ceiling_of(count))
-        need = max(steady + limits.spare, _working_set(figures, limits))
+        full = state.smooth * (1.0 + _margin(state)) / state.seats if state.seats else 0.0
+        need = max(_fewest(full, limits.ceiling_of) + limits.spare, _working_set(figures, limits))
     minute = int(figures.now // 60)
     needs, demands = state.needs, state.demands
     if minute == state.minute and needs:
         needs, demands = (*needs[:-1], max(needs[-1], need)), (*demands[:-1], max(demands[-1], state.smooth))
     elif minute == state.minute + 1:
-        needs = (*needs, need)[-_CALM_MINUTES:]
+        needs = (*needs, need)[-_CALM_MINUTES - 1 :]
         demands = (*demands, state.smooth)[-_HOUR_MINUTES:]
     else:  # the first minute, or one after a gap of which nothing is known
         needs, demands = (need,), (*demands, state.smooth)[-_HOUR_MINUTES:]
@@ -264,8 +311,8 @@ def _may_step_down(state: PolicyState, figures: PoolFigures) -> bool:
     """Return whether one replica less would have done for ten minutes, and bears the last hour's arrivals."""
     fewer = figures.replicas - 1
     return (
-        len(state.needs) >= _CALM_MINUTES
-        and max(state.needs) <= fewer
+        len(state.needs) > _CALM_MINUTES
+        and max(state.needs[-_CALM_MINUTES:]) <= fewer
         and figures.ready >= figures.replicas
         and figures.now - state.stepped_at >= _STEP_DOWN_SECONDS
         and (fewer == 0 or _bears(fewer, state))
