@@ -16,26 +16,27 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from statistics import median
 
+from serving.fleet.rises import (
+    QUICK_SECONDS,
+    SMOOTH_SECONDS,
+    change_in,
+    faded,
+    grown,
+    leapt,
+    margin,
+    risen,
+    usual_change,
+)
 from serving.fleet.targets import Limits
 
 __all__ = ["Limits", "PolicyState", "PoolFigures", "decide"]
 
-# Time constants of the demand that `ceiling` is held against, of a quicker look at it, and of the length of calls,
-# which changes slowly. In a steady rise the two looks at demand are as far apart as it rises in the difference.
-_SMOOTH_SECONDS, _QUICK_SECONDS, _SERVICE_SECONDS = 60.0, 20.0, 300.0
-# A rise is believed beyond so many standard deviations of a Poisson process. Replicas are ordered for what it will have
-# come to after this share of a start: it may end before.
-_RISE_SIGMAS, _RISE_SHARE = 3.0, 0.5
-# A leap within the seconds over which arrivals are counted, as the platform does, is believed beyond so many.
-_LEAP_SIGMAS, _ARRIVAL_SECONDS = 4.0, 10.0
-# Demand changes by chance within five minutes by what it did in the last hour, and by the root of the time in others.
-# Until there are so many minutes, and at most, a step down asks for 0.6 where the ceiling is 0.7.
-_CHANGE_MINUTES, _LEARNED_MINUTES = 5, 20
-_LEAST_MARGIN, _MOST_MARGIN = 0.04, 1 / 6
+# The time constant of the length of calls, which changes slowly.
+_SERVICE_SECONDS = 300.0
 # Minutes of which ten are whole: the last is under way, and one more before them, as the first of all was.
 _CALM_MINUTES, _HOUR_MINUTES = 11, 60
+_CALM_SECONDS = 600.0
 # A replica that drains has mostly ended by then, and what that did to the others is seen.
 _STEP_DOWN_SECONDS = 30.0
 # After this the replicas that were ordered for a breach should have shortened the waits.
@@ -50,8 +51,6 @@ _CLEAR_SECONDS = 60.0
 _FULL = 0.95
 # In the last hour, before a step down.
 _TIMES_FULL = 1
-# Growth is looked for over this many minutes, and believed beyond so many standard deviations of a Poisson process.
-_TREND_MINUTES, _SIGMAS = 5, 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +86,7 @@ class PolicyState:
     at: when that was; smooth, quick: seats that calls keep taken, faded over a minute and over a third of one
     service_s, seats: as last measured
     minute: the number of the minute under way; needs: the most replicas needed, relaxed, in it and those before, newest
-    last; demands: seats taken in these minutes, of the last hour
+    last; demands: seats taken in these minutes, of the last hour; change: the share by which they usually change
     answered: replicas that the breach under way was answered with, 0 outside one; breaches: answers of it
     ordered_at: when the last of them was ordered; settled_at: when its effect is looked at; wait: the wait before that
     stepped_at: when the last step down was
@@ -102,6 +101,7 @@ class PolicyState:
     minute: int = -1
     needs: tuple[int, ...] = ()
     demands: tuple[float, ...] = ()
+    change: float | None = None
     answered: int = 0
     breaches: int = 0
     ordered_at: float = -math.inf
@@ -139,19 +139,14 @@ def _learn(state: PolicyState, figures: PoolFigures) -> tuple[PolicyState, float
     passed = figures.now - state.at
     service, measured = state.service_s, figures.service_s
     if measured is not None:
-        service += (measured - service) * _faded(passed, _SERVICE_SECONDS) if service else measured
+        service += (measured - service) * faded(passed, _SERVICE_SECONDS) if service else measured
     state = replace(state, service_s=service, seats=figures.seats or state.seats)
     if figures.arrivals is None or (figures.arrivals > 0 and not service):
         return state, None
     work = figures.arrivals * service
-    smooth = state.smooth + (work - state.smooth) * _faded(passed, _SMOOTH_SECONDS)
-    quick = state.quick + (work - state.quick) * _faded(passed, _QUICK_SECONDS)
+    smooth = state.smooth + (work - state.smooth) * faded(passed, SMOOTH_SECONDS)
+    quick = state.quick + (work - state.quick) * faded(passed, QUICK_SECONDS)
     return replace(state, smooth=smooth, quick=quick), work
-
-
-def _faded(passed: float, seconds: float) -> float:
-    """Return the share of a faded mean that a new figure has after `passed` seconds; the first has all of it."""
-    return 1.0 - math.exp(-max(0.0, passed) / seconds)
 
 
 def _demand(state: PolicyState, figures: PoolFigures, limits: Limits, work: float | None) -> tuple[int, str]:
@@ -162,50 +157,13 @@ def _demand(state: PolicyState, figures: PoolFigures, limits: Limits, work: floa
         return 0, "demand"
     if _idle(figures, limits):
         return 0, "no demand"
-    usual = 1.0 + _change(state, limits.ready_seconds)
-    steady = _fewest((state.smooth + _growth(state, limits)) * usual / state.seats, limits.ceiling_of)
-    burst = _fewest(max(_risen(state, limits), _leapt(state, work)) / state.seats, limits.ceiling_of)
+    ready, service = limits.ready_seconds, state.service_s
+    coming = state.smooth + grown(state.demands, service_s=service, seconds=ready)
+    coming *= 1.0 + change_in(state.change, ready)
+    rise = risen(state.quick, state.smooth, state.demands, service_s=service, ready_seconds=ready)
+    steady = _fewest(coming / state.seats, limits.ceiling_of)
+    burst = _fewest(max(rise, leapt(work, state.quick, service_s=service)) / state.seats, limits.ceiling_of)
     return max(1, steady, burst) + limits.spare, "burst" if burst > steady else "demand"
-
-
-def _risen(state: PolicyState, limits: Limits) -> float:
-    """Return the seats that a rise under way will have come to, 0 where chance explains it."""
-    apart = state.quick - state.smooth
-    # The variance of the difference between two faded means of the same arrivals.
-    noise = state.quick * state.service_s * (_SMOOTH_SECONDS - _QUICK_SECONDS) ** 2
-    noise /= 2 * _SMOOTH_SECONDS * _QUICK_SECONDS * (_SMOOTH_SECONDS + _QUICK_SECONDS)
-    if apart <= _RISE_SIGMAS * math.sqrt(max(0.0, noise)):
-        return 0.0
-    ahead = _QUICK_SECONDS + _RISE_SHARE * limits.ready_seconds
-    return state.quick + apart * ahead / (_SMOOTH_SECONDS - _QUICK_SECONDS)
-
-
-def _leapt(state: PolicyState, work: float) -> float:
-    """Return the seats that arriving calls take, 0 where they are no more than chance explains."""
-    noise = math.sqrt(work * state.service_s / _ARRIVAL_SECONDS)
-    return work if work - state.quick > _LEAP_SIGMAS * noise else 0.0
-
-
-def _change(state: PolicyState, seconds: float) -> float:
-    """Return the share by which demand usually changes in so many seconds: its deviation, without trend and bursts."""
-    demands = state.demands
-    if len(demands) < _LEARNED_MINUTES:
-        return 0.0
-    pairs = zip(demands, demands[_CHANGE_MINUTES:], strict=False)
-    changes = [(after - before) / before for before, after in pairs if before > 0]
-    if not changes:
-        return 0.0
-    trend = median(changes)
-    # The deviation of a normal distribution, by the median: a burst or two do not count.
-    deviation = 1.4826 * median(abs(change - trend) for change in changes)
-    return min(_MOST_MARGIN, deviation * math.sqrt(seconds / (60.0 * _CHANGE_MINUTES)))
-
-
-def _margin(state: PolicyState) -> float:
-    """Return the share of the demand that a pool must bear besides before it is made smaller."""
-    if len(state.demands) < _LEARNED_MINUTES:
-        return _MOST_MARGIN
-    return max(_LEAST_MARGIN, _change(state, 600.0))
 
 
 def _by_mu(arrivals: float, limits: Limits) -> int:
@@ -220,18 +178,6 @@ def _fewest(replicas_full: float, share: Callable[[int], float]) -> int:
     while count * share(count) < replicas_full - 1e-9:
         count += 1
     return count
-
-
-def _growth(state: PolicyState, limits: Limits) -> float:
-    """Return the seats by which the demand will have grown when a replica ordered now is ready."""
-    if len(state.demands) <= _TREND_MINUTES or not state.service_s:
-        return 0.0
-    before, now = state.demands[-1 - _TREND_MINUTES], state.demands[-1]
-    # The mean of a minute of calls that each hold a seat for `service_s` scatters by so much.
-    noise = math.sqrt(2 * max(now, before) * state.service_s / 60.0)
-    if now - before <= _SIGMAS * noise:
-        return 0.0
-    return (now - before) / (60.0 * _TREND_MINUTES) * limits.ready_seconds
 
 
 def _working_set(figures: PoolFigures, limits: Limits) -> int:
@@ -288,7 +234,8 @@ def _remember(state: PolicyState, figures: PoolFigures, limits: Limits, *, known
     elif _idle(figures, limits):
         need = 0
     else:
-        full = state.smooth * (1.0 + _margin(state)) / state.seats if state.seats else 0.0
+        besides = margin(state.change, seconds=_CALM_SECONDS, ready_seconds=limits.ready_seconds)
+        full = state.smooth * (1.0 + besides) / state.seats if state.seats else 0.0
         need = max(_fewest(full, limits.ceiling_of) + limits.spare, _working_set(figures, limits))
     minute = int(figures.now // 60)
     needs, demands = state.needs, state.demands
@@ -296,6 +243,7 @@ def _remember(state: PolicyState, figures: PoolFigures, limits: Limits, *, known
         needs, demands = (*needs[:-1], max(needs[-1], need)), (*demands[:-1], max(demands[-1], state.smooth))
     elif minute == state.minute + 1:
         needs = (*needs, need)[-_CALM_MINUTES - 1 :]
+        state = replace(state, change=usual_change(demands))
         demands = (*demands, state.smooth)[-_HOUR_MINUTES:]
     else:  # the first minute, or one after a gap of which nothing is known
         needs, demands = (need,), (*demands, state.smooth)[-_HOUR_MINUTES:]
