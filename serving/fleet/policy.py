@@ -20,9 +20,9 @@ from dataclasses import dataclass, replace
 from serving.fleet.rises import (
     QUICK_SECONDS,
     SMOOTH_SECONDS,
-    change_in,
     faded,
     grown,
+    headroom,
     leapt,
     margin,
     risen,
@@ -158,8 +158,8 @@ def _demand(state: PolicyState, figures: PoolFigures, limits: Limits, work: floa
     if _idle(figures, limits):
         return 0, "no demand"
     ready, service = limits.ready_seconds, state.service_s
-    coming = state.smooth + grown(state.demands, service_s=service, seconds=ready)
-    coming *= 1.0 + change_in(state.change, ready)
+    growth = grown(state.demands, service_s=service, seconds=ready)
+    coming = state.smooth + max(growth, state.smooth * headroom(state.change, ready))
     rise = risen(state.quick, state.smooth, state.demands, service_s=service, ready_seconds=ready)
     steady = _fewest(coming / state.seats, limits.ceiling_of)
     burst = _fewest(max(rise, leapt(work, state.quick, service_s=service)) / state.seats, limits.ceiling_of)

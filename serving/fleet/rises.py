@@ -21,6 +21,9 @@ _TREND_MINUTES, _TREND_SIGMAS = 5, 2.0
 # Until there are so many minutes, and at most, a step down asks for 0.6 where the ceiling is 0.7.
 _CHANGE_MINUTES, _LEARNED_MINUTES = 5, 20
 _LEAST_MARGIN, _MOST_MARGIN = 0.04, 1 / 6
+# A pool bears three deviations of the change within a start. A smaller one must be left with as much after ten minutes,
+# in which demand changed by one and a half on top of their highest.
+_START_SIGMAS, _CALM_SIGMAS = 3.0, 1.5
 
 
 def faded(passed: float, seconds: float) -> float:
@@ -81,16 +84,21 @@ def usual_change(demands: Sequence[float]) -> float | None:
     return 1.4826 * median(abs(change - trend) for change in changes)
 
 
-def change_in(change: float | None, seconds: float) -> float:
-    """Return the share by which demand usually changes in so many seconds, from that of five minutes."""
-    return 0.0 if change is None else min(_MOST_MARGIN, change * math.sqrt(seconds / (60.0 * _CHANGE_MINUTES)))
+def headroom(change: float | None, ready_seconds: float) -> float:
+    """Return the share of the demand that a pool bears besides, for what changes while a replica starts."""
+    return 0.0 if change is None else min(_MOST_MARGIN, _START_SIGMAS * _change_in(change, ready_seconds))
 
 
 def margin(change: float | None, *, seconds: float, ready_seconds: float) -> float:
     """Return the share of the demand that a pool must bear besides, before it is made smaller.
 
-    seconds: for which the smaller pool should do; after them it must still bear what changes within a start
+    seconds: for which the smaller pool should do; after them it must still have its headroom
     """
     if change is None:
         return _MOST_MARGIN
-    return max(_LEAST_MARGIN, min(_MOST_MARGIN, change_in(change, seconds) + change_in(change, ready_seconds)))
+    besides = _CALM_SIGMAS * _change_in(change, seconds) + headroom(change, ready_seconds)
+    return max(_LEAST_MARGIN, min(_MOST_MARGIN, besides))
+
+
+def _change_in(change: float, seconds: float) -> float:
+    return change * math.sqrt(seconds / (60.0 * _CHANGE_MINUTES))

@@ -7,8 +7,8 @@ import numpy as np
 from serving.fleet.rises import (
     QUICK_SECONDS,
     SMOOTH_SECONDS,
-    change_in,
     faded,
+    headroom,
     leapt,
     margin,
     risen,
@@ -49,7 +49,8 @@ def test_the_usual_change_is_learned_without_trend_and_bursts() -> None:
     assert 0.03 < (change := usual_change(wavering) or 0.0) < 0.08
     assert (usual_change(growing) or 0.0) < 0.01
     assert abs((usual_change(burst) or 0.0) - change) < 0.02
-    assert change_in(change, 1_200.0) == 2 * change_in(change, 300.0)
+    assert headroom(None, 60.0) == 0.0 and headroom(0.5, 60.0) == 1 / 6
+    assert headroom(0.01, 75.0) == 0.015, "three deviations of a quarter of five minutes"
     assert margin(0.0, seconds=600.0, ready_seconds=60.0) == 0.04
     assert margin(0.5, seconds=600.0, ready_seconds=60.0) == 1 / 6
     assert usual_change([0.0] * 60) == 0.0
