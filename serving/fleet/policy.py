@@ -6,9 +6,9 @@
       working set  pages of adapters worth keeping / pages of a replica, where loads cost more than 5 % of the time
 
 Demand is more than what arrives now: it rises while a replica starts, by a rise that stands out of chance, and by what
-it usually changes in that time, which is learned from the last hour. The count goes up at once and down by one replica
-at a time, when less would have done for ten minutes, with what demand usually changes in these, and would have borne
-the last hour. A figure that is missing never takes a replica away.
+it may change by chance in that time, which is learned from the last hour. The count goes up at once and down by one
+replica at a time, when less would have done for ten minutes, with what demand usually changes in these, and would have
+borne the last hour. A figure that is missing never takes a replica away.
 """
 
 from __future__ import annotations
