@@ -6,13 +6,16 @@ import heapq
 import itertools
 import random
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from benchmarks.fleet.demand import Day
+from benchmarks.fleet.ideal import needed
+from benchmarks.fleet.lateness import Lateness
 from benchmarks.fleet.simulation import Asked, Replica, Result, Scene
-from routing import Call, Fleet, Rates, View, rank, wait_of_calls
+from routing import CLASS_TARGETS, Call, Fleet, Rates, View, rank, wait_of_calls
 from serving.fleet.figures import Sample, gather
 from serving.fleet.policy import Limits, PolicyState, decide
 
@@ -21,6 +24,7 @@ LOOK_BACK = 10  # seconds over which rates are taken
 WINDOW = 300  # seconds of calls whose 99th percentile is held against the target
 _STEPS_A_SECOND = 20.0
 _GATEWAYS = 2
+_NOTHING: frozenset[int] = frozenset()
 
 
 @dataclass
@@ -28,16 +32,18 @@ class Course:
     """What became of a day. Counts are of calls, times in seconds.
 
     counts: (when, replicas ordered, replicas ready) at each decision; hours: replica-hours, starts and drains included
-    delays: from each moment at which the pool became late to the decision that answered it
+    lost: calls that were cut off; troubles: when replicas were lost
+    late: when the pool was late, and what was ordered for that
     """
 
     at: list[float] = field(default_factory=list)
     ttft: list[float] = field(default_factory=list)
     counts: list[tuple[float, int, int]] = field(default_factory=list)
     steps: list[tuple[float, int, str]] = field(default_factory=list)
-    delays: list[float] = field(default_factory=list)
+    late: Lateness = field(default_factory=Lateness)
     hours: float = 0.0
     lost: int = 0
+    troubles: list[float] = field(default_factory=list)
 
     def windows(self, target: float) -> tuple[float, float]:
         """Return the share of windows whose 99th percentile is within the target, and the share of calls that are."""
@@ -46,11 +52,17 @@ class Course:
         good = [bool(np.percentile(ttft[window == one], 99) <= target) for one in np.unique(window)]
         return float(np.mean(good)), float(np.mean(ttft <= target))
 
-    def flaps(self, within: float = 600.0) -> int:
-        """Return how often a step down was taken back soon after, though no replica was lost and nothing burst."""
+    def flaps(self, excused: Callable[[float, float], bool], within: float = 600.0) -> int:
+        """Return how often a step down was taken back soon after, whatever for.
+
+        excused: whether the day itself had a burst or a lost replica between two moments
+        """
         downs = [(at, count) for at, count, why in self.steps if why == "less is enough"]
-        ups = [(at, count) for at, count, why in self.steps if why == "demand"]
-        return sum(any(at < up <= at + within and count >= before + 1 for up, count in ups) for at, before in downs)
+        ups = [(at, count) for at, count, why in self.steps if why != "less is enough"]
+        backs = [
+            (at, next((up for up, count in ups if at < up <= at + within and count > to), None)) for at, to in downs
+        ]
+        return sum(up is not None and not excused(at, up) for at, up in backs)
 
 
 class PoolReplica(Replica):
@@ -89,6 +101,8 @@ class PoolReplica(Replica):
             scene.load_seconds,
             frozenset(self.resident),
             self.draining,
+            near=_NOTHING,
+            prefixes=_NOTHING,
         )
 
     def sample(self, now: float) -> Sample:
@@ -126,16 +140,15 @@ class PoolOfDay:
         self.result = Result()
         self.state, self.samples = PolicyState(), deque[dict[str, Sample]]()
         self.arrived: deque[int] = deque([0], maxlen=LOOK_BACK)
-        self.late_since: float | None = None
+        self.pending: list[float] = []  # when lost replicas are replaced
         for _ in range(replicas):
             self._start(-1.0, 0.0)
 
     def run(self) -> Course:
         """Let the day pass."""
-        day = self.day
+        day, rates = self.day, self.day.rates()
         lose_at = sorted(self.chance.uniform(0, day.seconds) for _ in range(day.lost))
-        replaced: list[float] = []
-        for second, calls in day.calls(day.rates()):
+        for second, calls in day.calls(rates):
             now = float(second)
             self._end_until(now)
             for ready_at, name in [one for one in self.starting if one[0] <= now]:
@@ -144,12 +157,11 @@ class PoolOfDay:
             while lose_at and lose_at[0] <= now:
                 lose_at.pop(0)
                 self._lose(now)
-                replaced.append(now + day.noticed)
-            while replaced and replaced[0] <= now:
-                replaced.pop(0)
+            while self.pending and self.pending[0] <= now:
+                self.pending.pop(0)
                 self._start(now)
             self._tell(now)
-            self._watch(now)
+            self._watch(now, float(rates[second]))
             if second % TICK == 0 and self.limits is not None:
                 self._decide(now, self.limits)
             self.course.hours += (len(self.live) + len(self.starting) + len(self.draining)) / 3600
@@ -157,6 +169,7 @@ class PoolOfDay:
             for asked, held in calls:
                 self._end_until(asked.at)
                 self._send(asked, held, asked.at)
+        self.course.late.close()
         return self.course
 
     def _start(self, now: float, seconds: float | None = None) -> None:
@@ -173,6 +186,8 @@ class PoolOfDay:
         victim = self.live.pop(self.chance.choice(sorted(self.live)))
         victim.lost = True
         self.course.lost += victim.running
+        self.course.troubles.append(now)
+        self.pending.append(now + self.day.noticed)
         for gateway in self.gateways:
             place = gateway.place(victim.name)
             if place is not None:
@@ -189,23 +204,20 @@ class PoolOfDay:
             for view in views:
                 gateway.update(view)
 
-    def _watch(self, now: float) -> None:
-        """Note when the pool becomes late, and how long it takes until that is answered."""
-        late = (wait_of_calls([replica.wait_s() for replica in self.live.values()]) or 0.0) > 1.0
-        if not late:
-            self.late_since = None
-        elif self.late_since is None:
-            self.late_since = now
-            if self.starting:
-                self.course.delays.append(0.0)
-                self.late_since = -1.0  # answered
+    def _watch(self, now: float, rate: float) -> None:
+        """Look whether the pool is late, and whether what is on its way bears the demand of this second."""
+        if self.limits is not None:
+            late = (wait_of_calls([replica.wait_s() for replica in self.live.values()]) or 0.0) > CLASS_TARGETS[0]
+            ordered = len(self.live) + len(self.starting)
+            coming = bool(self.starting) and ordered >= needed(self.day, self.limits, rate)
+            self.course.late.look(now, late=late, coming=coming)
 
     def _decide(self, now: float, limits: Limits) -> None:
         self.samples.append({name: replica.sample(now) for name, replica in self.live.items()})
         if len(self.samples) > LOOK_BACK // TICK + 2:
             self.samples.popleft()
         seen = self.samples[-2] if len(self.samples) > 1 else self.samples[-1]
-        count = len(self.live) + len(self.starting)
+        count = len(self.live) + len(self.starting) + len(self.pending)
         arrivals = sum(self.arrived) / len(self.arrived)
         figures = gather(self.samples[0], seen, at=now, replicas=count, arrivals=arrivals)
         figures = replace(figures, ready=len(self.live))
@@ -214,11 +226,10 @@ class PoolOfDay:
             self.course.steps.append((now, wanted, self.state.why))
         for _ in range(wanted - count):
             self._start(now)
+        if wanted > count:
+            self.course.late.ordered(now)
         if wanted < count:
             self._drain()
-        if self.late_since is not None and self.late_since >= 0 and (wanted > count or self.starting):
-            self.course.delays.append(now - self.late_since)
-            self.late_since = -1.0
         self.course.counts.append((now, wanted, len(self.live)))
 
     def _drain(self) -> None:

@@ -13,6 +13,8 @@ from benchmarks.fleet.simulation import Asked, Scene
 from routing import key_of
 
 Floats = npt.NDArray[np.float64]
+# Fibonacci hashing spreads numbers over 64 bits.
+_GOLDEN, _MASK = 0x9E3779B97F4A7C15, (1 << 64) - 1
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,12 @@ class Day:
         knots = numbers.normal(1.0, self.waver, self.seconds // 300 + 2)
         return np.interp(np.arange(self.seconds) / 300, np.arange(len(knots)), knots)
 
+    def bursting(self) -> npt.NDArray[np.bool_]:
+        """Return for each second whether a burst is under way."""
+        numbers = np.random.default_rng(self.seed)
+        self._waver(numbers)
+        return self._bursts(numbers, np.arange(self.seconds)) > 1.0
+
     def _bursts(self, numbers: np.random.Generator, seconds: npt.NDArray[np.int64]) -> Floats:
         factor = np.ones(self.seconds)
         for _ in range(self.bursts):
@@ -87,6 +95,6 @@ class Day:
             ):
                 ids += 1
                 # A conversation goes on with one of the last of its adapter: few of them, by a hash of both.
-                talk = conversations[(adapter * 31 + ids % 16) % 4_096] if on else key_of(f"once-{ids}")
+                talk = conversations[(adapter * 31 + ids % 16) % 4_096] if on else (ids * _GOLDEN) & _MASK
                 some.append((Asked(keys[adapter], talk, at, measured=True), seconds))
             yield second, some

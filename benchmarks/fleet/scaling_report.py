@@ -16,10 +16,12 @@ SHOWN = (
     "calls_within",
     "replica_hours",
     "to_ideal",
+    "to_schedule",
     "steps_up",
     "steps_down",
     "flaps",
     "late_times",
+    "answered_ahead",
     "longest_decision_s",
 )
 

@@ -11,6 +11,7 @@ from serving.fleet.policy import PoolFigures
 
 # What a replica tells in its first steps are the costs of compiling and of cold caches.
 WARM_STEPS = 100
+_FAR_MORE = 1.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,8 @@ def gather(
 
     before: the samples of some ten seconds ago; a replica that is in one of the two alone tells gauges, no rates
     arrivals: calls per second as the platform counts them. What replicas saw arrive counts where that is missing or
-        less: a gateway that cannot count must not look like silence.
+        far less: a gateway that cannot count must not look like silence. The larger of two counts that differ by
+        chance would be too much.
     """
     warm = [sample for sample in now.values() if sample.steps >= WARM_STEPS and sample.seats]
     pairs = [
@@ -75,7 +77,8 @@ def gather(
     busy = sum(_rate(old.busy_s, new.busy_s, new.at - old.at) for old, new in pairs)
     reload = sum(_rate(old.reload_s, new.reload_s, new.at - old.at) for old, new in pairs)
     if pairs:
-        arrivals = max(arrivals or 0.0, sum(_arrived(old, new) for old, new in pairs))
+        seen = sum(_arrived(old, new) for old, new in pairs)
+        arrivals = seen if arrivals is None or seen > _FAR_MORE * arrivals else arrivals
     wanted = sum(sample.pages_wanted for sample in warm)
     return PoolFigures(
         now=at,

@@ -5,8 +5,10 @@
       slack        a quarter more while predicted waits are above their targets, twice as many if that did not help
       working set  pages of adapters worth keeping / pages of a replica, where loads cost more than 5 % of the time
 
-It goes up at once and down by one replica at a time, when less would have done for ten minutes and would have borne
-the last hour, with what would have been started meanwhile. A figure that is missing never takes a replica away.
+Demand is more than what arrives now: it rises while a replica starts, by a rise that stands out of chance, and by what
+it may change by chance in that time, which is learned from the last hour. The count goes up at once and down by one
+replica at a time, when less would have done for ten minutes, with what demand usually changes in these, and would have
+borne the last hour. A figure that is missing never takes a replica away.
 """
 
 from __future__ import annotations
@@ -15,32 +17,40 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from serving.fleet.rises import (
+    QUICK_SECONDS,
+    SMOOTH_SECONDS,
+    faded,
+    grown,
+    headroom,
+    leapt,
+    margin,
+    risen,
+    usual_change,
+)
 from serving.fleet.targets import Limits
 
 __all__ = ["Limits", "PolicyState", "PoolFigures", "decide"]
 
-# Time constants of the demand that `ceiling` is held against, and of the length of calls, which changes slowly. Demand
-# that exceeds the pool outright is believed at once.
-_SMOOTH_SECONDS, _SERVICE_SECONDS = 60.0, 300.0
-# A step down needs the demand below this share of what a step up needs, for so long: 0.6 where the ceiling is 0.7.
-_RELAXED = 6 / 7
-# Minutes of which ten are whole: the first and the last are under way.
-_CALM_MINUTES, _HOUR_MINUTES = 12, 60
-_STEP_DOWN_SECONDS = 60.0
+# The time constant of the length of calls, which changes slowly.
+_SERVICE_SECONDS = 300.0
+# Minutes of which ten are whole: the last is under way, and one more before them, as the first of all was.
+_CALM_MINUTES, _HOUR_MINUTES = 11, 60
+_CALM_SECONDS = 600.0
+# A replica that drains has mostly ended by then, and what that did to the others is seen.
+_STEP_DOWN_SECONDS = 30.0
 # After this the replicas that were ordered for a breach should have shortened the waits.
 _SETTLE_SECONDS = 15.0
 # A replica that takes longer than its usual time to start by this factor is not waited for.
 _OVERDUE = 1.5
 _BREACH_GROWTH, _SECOND_GROWTH = 1.25, 2.0
 _RELOAD_SHARE = 0.05
+# Queues that made a pool late are to be gone so long after their answer is ready.
+_CLEAR_SECONDS = 60.0
 # A pool whose seats are filled to this share has a queue.
 _FULL = 0.95
-# Arrivals are counted over so many seconds, as the platform does; a burst is so many deviations above the mean.
-_ARRIVAL_SECONDS, _SUDDEN_SIGMAS = 10.0, 3.0
 # In the last hour, before a step down.
 _TIMES_FULL = 1
-# Growth is looked for over this many minutes, and believed beyond so many standard deviations of a Poisson process.
-_TREND_MINUTES, _SIGMAS = 5, 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +83,10 @@ class PolicyState:
     """What a pool's policy remembers between two decisions; `PolicyState()` is the start.
 
     why: the reason of the last decision, in words for staff
-    at: when that was; smooth: seats that calls keep taken, faded over a minute
+    at: when that was; smooth, quick: seats that calls keep taken, faded over a minute and over a third of one
     service_s, seats: as last measured
     minute: the number of the minute under way; needs: the most replicas needed, relaxed, in it and those before, newest
-    last; demands: seats taken in these minutes, of the last hour
+    last; demands: seats taken in these minutes, of the last hour; change: the share by which they usually change
     answered: replicas that the breach under way was answered with, 0 outside one; breaches: answers of it
     ordered_at: when the last of them was ordered; settled_at: when its effect is looked at; wait: the wait before that
     stepped_at: when the last step down was
@@ -85,11 +95,13 @@ class PolicyState:
     why: str = "start"
     at: float = -math.inf
     smooth: float = 0.0
+    quick: float = 0.0
     service_s: float = 0.0
     seats: float = 0.0
     minute: int = -1
     needs: tuple[int, ...] = ()
     demands: tuple[float, ...] = ()
+    change: float | None = None
     answered: int = 0
     breaches: int = 0
     ordered_at: float = -math.inf
@@ -127,41 +139,31 @@ def _learn(state: PolicyState, figures: PoolFigures) -> tuple[PolicyState, float
     passed = figures.now - state.at
     service, measured = state.service_s, figures.service_s
     if measured is not None:
-        service += (measured - service) * _faded(passed, _SERVICE_SECONDS) if service else measured
+        service += (measured - service) * faded(passed, _SERVICE_SECONDS) if service else measured
     state = replace(state, service_s=service, seats=figures.seats or state.seats)
     if figures.arrivals is None or (figures.arrivals > 0 and not service):
         return state, None
     work = figures.arrivals * service
-    return replace(state, smooth=state.smooth + (work - state.smooth) * _faded(passed, _SMOOTH_SECONDS)), work
-
-
-def _faded(passed: float, seconds: float) -> float:
-    """Return the share of a faded mean that a new figure has after `passed` seconds; the first has all of it."""
-    return 1.0 - math.exp(-max(0.0, passed) / seconds)
+    smooth = state.smooth + (work - state.smooth) * faded(passed, SMOOTH_SECONDS)
+    quick = state.quick + (work - state.quick) * faded(passed, QUICK_SECONDS)
+    return replace(state, smooth=smooth, quick=quick), work
 
 
 def _demand(state: PolicyState, figures: PoolFigures, limits: Limits, work: float | None) -> tuple[int, str]:
-    """Return the replicas that the demand needs: at the ceiling for what arrives within a start, all for a burst."""
+    """Return the replicas that bear, at the ceiling, what demand will be when a replica ordered now is ready."""
     if figures.arrivals is not None and figures.arrivals > 0 and not (state.service_s and state.seats):
         return max(1, _by_mu(figures.arrivals, limits)) + limits.spare, "demand"
     if work is None or not state.seats:
         return 0, "demand"
     if _idle(figures, limits):
         return 0, "no demand"
-    coming = state.smooth + _growth(state, limits)
+    ready, service = limits.ready_seconds, state.service_s
+    growth = grown(state.demands, service_s=service, seconds=ready)
+    coming = state.smooth + max(growth, state.smooth * headroom(state.change, ready))
+    rise = risen(state.quick, state.smooth, state.demands, service_s=service, ready_seconds=ready)
     steady = _fewest(coming / state.seats, limits.ceiling_of)
-    burst = _fewest(work / state.seats, lambda _: _FULL)
-    if burst > steady and _is_sudden(figures.arrivals or 0.0, work, state):
-        # It rose by as much as it is above its mean within about a minute, and goes on until a replica is ready.
-        rising = (work - state.smooth) * min(1.0, limits.ready_seconds / _SMOOTH_SECONDS)
-        burst = _fewest((work + rising) / state.seats, limits.ceiling_of)
+    burst = _fewest(max(rise, leapt(work, state.quick, service_s=service)) / state.seats, limits.ceiling_of)
     return max(1, steady, burst) + limits.spare, "burst" if burst > steady else "demand"
-
-
-def _is_sudden(arrivals: float, work: float, state: PolicyState) -> bool:
-    """Return whether demand is further above its mean than chance explains."""
-    noise = state.service_s * math.sqrt(arrivals / _ARRIVAL_SECONDS)
-    return work - state.smooth > _SUDDEN_SIGMAS * noise
 
 
 def _by_mu(arrivals: float, limits: Limits) -> int:
@@ -176,18 +178,6 @@ def _fewest(replicas_full: float, share: Callable[[int], float]) -> int:
     while count * share(count) < replicas_full - 1e-9:
         count += 1
     return count
-
-
-def _growth(state: PolicyState, limits: Limits) -> float:
-    """Return the seats by which the demand will have grown when a replica ordered now is ready."""
-    if len(state.demands) <= _TREND_MINUTES or not state.service_s:
-        return 0.0
-    before, now = state.demands[-1 - _TREND_MINUTES], state.demands[-1]
-    # The mean of a minute of calls that each hold a seat for `service_s` scatters by so much.
-    noise = math.sqrt(2 * max(now, before) * state.service_s / 60.0)
-    if now - before <= _SIGMAS * noise:
-        return 0.0
-    return (now - before) / (60.0 * _TREND_MINUTES) * limits.ready_seconds
 
 
 def _working_set(figures: PoolFigures, limits: Limits) -> int:
@@ -205,7 +195,7 @@ def _slack(state: PolicyState, figures: PoolFigures, limits: Limits) -> tuple[Po
     if wait <= 1.0:
         return replace(state, answered=0, breaches=0, settled_at=math.inf), 0
     if not state.answered:
-        state = _order(state, figures, _BREACH_GROWTH)
+        state = _order(state, figures, limits, _BREACH_GROWTH)
         return state, state.answered
     overdue = now - state.ordered_at > _OVERDUE * limits.ready_seconds
     if figures.ready < state.answered and not overdue:
@@ -216,13 +206,17 @@ def _slack(state: PolicyState, figures: PoolFigures, limits: Limits) -> tuple[Po
         return state, state.answered
     if wait < 0.9 * state.wait:  # the queues shrink: what is ready is enough
         return replace(state, settled_at=now + _SETTLE_SECONDS, wait=wait), state.answered
-    state = _order(state, figures, _SECOND_GROWTH)
+    state = _order(state, figures, limits, _SECOND_GROWTH)
     return state, state.answered
 
 
-def _order(state: PolicyState, figures: PoolFigures, growth: float) -> PolicyState:
-    """Return the state of a breach that was just answered."""
+def _order(state: PolicyState, figures: PoolFigures, limits: Limits, growth: float) -> PolicyState:
+    """Return the state of a breach that was just answered: enough for what arrives and for the queues, too."""
     answered = max(figures.ready + 1, math.ceil(growth * figures.ready))
+    if state.seats and figures.busy is not None:
+        queued = max(0.0, figures.busy - figures.ready * state.seats)
+        full = (state.quick + queued * state.service_s / _CLEAR_SECONDS) / state.seats
+        answered = max(answered, _fewest(full, limits.ceiling_of))
     return replace(
         state,
         answered=answered,
@@ -240,15 +234,16 @@ def _remember(state: PolicyState, figures: PoolFigures, limits: Limits, *, known
     elif _idle(figures, limits):
         need = 0
     else:
-        full = state.smooth / state.seats if state.seats else 0.0
-        steady = _fewest(full, lambda count: _RELAXED * limits.ceiling_of(count))
-        need = max(steady + limits.spare, _working_set(figures, limits))
+        besides = margin(state.change, seconds=_CALM_SECONDS, ready_seconds=limits.ready_seconds)
+        full = state.smooth * (1.0 + besides) / state.seats if state.seats else 0.0
+        need = max(_fewest(full, limits.ceiling_of) + limits.spare, _working_set(figures, limits))
     minute = int(figures.now // 60)
     needs, demands = state.needs, state.demands
     if minute == state.minute and needs:
         needs, demands = (*needs[:-1], max(needs[-1], need)), (*demands[:-1], max(demands[-1], state.smooth))
     elif minute == state.minute + 1:
-        needs = (*needs, need)[-_CALM_MINUTES:]
+        needs = (*needs, need)[-_CALM_MINUTES - 1 :]
+        state = replace(state, change=usual_change(demands))
         demands = (*demands, state.smooth)[-_HOUR_MINUTES:]
     else:  # the first minute, or one after a gap of which nothing is known
         needs, demands = (need,), (*demands, state.smooth)[-_HOUR_MINUTES:]
@@ -264,8 +259,8 @@ def _may_step_down(state: PolicyState, figures: PoolFigures) -> bool:
     """Return whether one replica less would have done for ten minutes, and bears the last hour's arrivals."""
     fewer = figures.replicas - 1
     return (
-        len(state.needs) >= _CALM_MINUTES
-        and max(state.needs) <= fewer
+        len(state.needs) > _CALM_MINUTES
+        and max(state.needs[-_CALM_MINUTES:]) <= fewer
         and figures.ready >= figures.replicas
         and figures.now - state.stepped_at >= _STEP_DOWN_SECONDS
         and (fewer == 0 or _bears(fewer, state))
