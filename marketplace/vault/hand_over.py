@@ -13,6 +13,7 @@ import numpy as np
 
 from marketplace.vault import replica_client
 from marketplace.vault.errors import ReplicaCallFailed
+from marketplace.vault.hints import hint
 from marketplace.vault.models import Replica
 from marketplace.vault.replica_client import ReplicaAddress
 from marketplace.vault.selectors import live_replicas
@@ -61,8 +62,7 @@ def _send(source: Replica, home: Replica, conversations: list[Conversation], sig
     address = ReplicaAddress.of(home)
     adapters = dict.fromkeys(one.adapter for one in conversations if one.adapter is not None)
     try:
-        if adapters:
-            replica_client.prefetch(address, list(adapters))
+        hint(home, list(adapters))
         return replica_client.pull(address, orders, signer=signer).taken
     except ReplicaCallFailed as error:
         log.warning("%s takes nothing over from %s: %s", home.name, source.name, error)

@@ -76,13 +76,11 @@ def verify(version: Version) -> Verification:
     return answer
 
 
-def prefetch(address: ReplicaAddress, digests: Sequence[str], *, seconds: float = 60.0) -> Prefetched:
-    """Ask a replica to load adapters before they are needed; it may ask for their keys for `seconds`.
+def prefetch(address: ReplicaAddress, digests: Sequence[str]) -> Prefetched:
+    """Ask a replica to load adapters before they are needed (`hints.py` lets it have their keys).
 
     Raises ReplicaCallFailed.
     """
-    for digest in digests:
-        order(replica_id=address.replica_id, digest=digest, kind=ReleaseOrder.Kind.PREFETCH, seconds=seconds)
     return _call(address, "prefetch", PrefetchRequest(list(digests)), Prefetched)
 
 
