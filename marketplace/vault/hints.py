@@ -23,7 +23,7 @@ from protocol.fleet_relay import FLEET_CHANNEL, FleetRelay, RelayedHint, encode_
 log = logging.getLogger(__name__)
 
 KEYS_SECONDS = 60.0  # for which the replica may ask for their keys
-_SENDER = f"vault-{uuid4()}"
+_SENDER = str(uuid4())
 
 
 def hint(replica: Replica, digests: Sequence[str]) -> None:
