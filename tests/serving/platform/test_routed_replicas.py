@@ -25,7 +25,9 @@ from serving.platform.fleet_views import Snapshot
 from tests.serving.harness import Running, running
 from tests.serving.tiny import Tiny
 
-REPLICAS, ADAPTERS, RESIDENT, CALLS, AT_ONCE = 3, 24, 8, 180, 6
+REPLICAS, ADAPTERS, RESIDENT, CALLS, AT_ONCE = 3, 24, 8, 480, 6
+FRESH = 60  # tokens of a turn
+_MOST_BEFORE = 384  # tokens: the tiny model reads 512
 CONTINUED = 0.6  # of the calls go on with a conversation
 BOUND = {"loads": 0.4, "prefix tokens": 2.0}  # against one after the other
 
@@ -38,7 +40,6 @@ class Turn:
     conversation: int
     goes_on: int | None
     fresh: tuple[int, ...]
-    depth: int = 0
 
 
 @dataclass
@@ -74,17 +75,22 @@ def _rank_of(folder: Path) -> int:
 
 
 def trace(seed: int) -> list[Turn]:
+    """Return calls of which most go on where a recent conversation ended; handfuls of AT_ONCE run side by side."""
     chance = random.Random(seed)
     shares = [1 / (place + 1) for place in range(ADAPTERS)]
     turns: list[Turn] = []
+    open_turns: list[int] = []  # the last of each conversation
     for number in range(CALLS):
-        before = chance.randrange(max(0, number - 40), number - AT_ONCE) if number > 2 * AT_ONCE else None
-        if before is not None and chance.random() < CONTINUED and turns[before].depth < 8:
-            adapter, conversation, goes_on = turns[before].adapter, turns[before].conversation, before
+        handful = number - number % AT_ONCE
+        ended = [one for one in open_turns if handful - 40 <= one < handful]
+        if ended and chance.random() < CONTINUED:
+            goes_on = chance.choice(ended)
+            open_turns.remove(goes_on)
+            adapter, conversation = turns[goes_on].adapter, turns[goes_on].conversation
         else:
             adapter, conversation, goes_on = f"a{chance.choices(range(ADAPTERS), shares)[0]}", number, None
-        depth = 0 if goes_on is None else turns[goes_on].depth + 1
-        turns.append(Turn(adapter, conversation, goes_on, tuple(chance.randrange(5, 200) for _ in range(34)), depth))
+        open_turns.append(number)
+        turns.append(Turn(adapter, conversation, goes_on, tuple(chance.randrange(5, 200) for _ in range(FRESH))))
     return turns
 
 
@@ -141,7 +147,7 @@ class InTurn:
 async def three(tiny: Tiny) -> AsyncIterator[list[Running]]:
     async with contextlib.AsyncExitStack() as stack:
         yield [
-            await stack.enter_async_context(running(tiny, adapter_slots=RESIDENT, max_num_seqs=8, kv_cache_mb=2))
+            await stack.enter_async_context(running(tiny, adapter_slots=RESIDENT, max_num_seqs=16, kv_cache_mb=1))
             for _ in range(REPLICAS)
         ]
 
@@ -153,7 +159,8 @@ async def play(tiny: Tiny, turns: list[Turn], rule: type[Routed] | type[InTurn])
 
         async def ask(number: int) -> None:
             turn = turns[number]
-            prompt = (*(prompts[turn.goes_on] if turn.goes_on is not None else ()), *turn.fresh)
+            before = prompts[turn.goes_on] if turn.goes_on is not None else ()
+            prompt = (*before[:_MOST_BEFORE], *turn.fresh)
             engine = engines[chooser.choose(turn)]
             request = engine.request(prompt, turn.adapter, tokens=2)
             deltas = await engine.run(replace(request, conversation=key_of(str(turn.conversation))))
@@ -165,7 +172,7 @@ async def play(tiny: Tiny, turns: list[Turn], rule: type[Routed] | type[InTurn])
             await asyncio.gather(*(ask(number) for number in range(first, first + AT_ONCE)))
         for one in engines:
             await one.settled()
-            counted.loads += one.engine.adapters.stats.loads
+            counted.loads += one.engine.adapters.counters.loads
             counted.prefix_tokens += one.engine.stats.prefix_hit_tokens
     return counted
 
