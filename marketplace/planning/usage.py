@@ -70,7 +70,6 @@ WHERE u.created_at >= %s GROUP BY 1
 """
 
 
-@transaction.atomic
 def usage_file(now: datetime | None = None, *, with_this_hour: bool = False) -> dict[str, Any]:
     """Return what the usage file holds: whole hours before `now`, in one snapshot of the database.
 
@@ -81,8 +80,10 @@ def usage_file(now: datetime | None = None, *, with_this_hour: bool = False) -> 
     a week, most first, with its rank
     """
     end = (now or timezone.now()).replace(minute=0, second=0, microsecond=0) + timedelta(hours=with_this_hour)
-    with connection.cursor() as cursor:
-        cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    begins = not connection.in_atomic_block  # within a caller's transaction its isolation holds
+    with transaction.atomic(), connection.cursor() as cursor:
+        if begins:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         cursor.execute(f"SET LOCAL statement_timeout = '{_STATEMENT_SECONDS}s'")
 
         def rows(statement: str, values: Any = ()) -> list[tuple[Any, ...]]:
