@@ -70,4 +70,4 @@ exact: tools
 # Type checks use one core for a minute; installations wait for network and disk. Run together, they hide each other's time.
 test:
 	@+$(MAKE) --no-print-directory --jobs=4 lint agents browser triton
-	@$(VENV_PYTHON) -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+	@$(VENV_PYTHON) -m pytest -n 3 --dist loadfile --no-loadscope-reorder
