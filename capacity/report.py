@@ -44,7 +44,7 @@ def document(plan: Plan) -> dict[str, Any]:
 
 def markdown(found: Mapping[str, Any]) -> str:
     """Return a document as a page of Markdown. Pictures are files beside it, called as their figures."""
-    lines = [f"# Plan of the fleet, {found['made_on']}", "", *found["summary"], ""]
+    lines = [f"# Plan of the fleet, {found['made_on']}", "", *(f"{words}\n" for words in found["summary"])]
     lines += [f"> **Note.** {words}" for words in found["warnings"]]
     lines += ["", f"To be checked again by {found['check_by']}: `python -m capacity review`.", ""]
     for figure in found["figures"]:
@@ -74,7 +74,12 @@ def _summary(plan: Plan) -> list[str]:
             f"{base.chosen.accelerator}, for up to {base.demand.high.max() / 3600:.3g} calls a second."
         )
     share = plan.money.share
-    if share is not None:
+    if share is not None and share < 0:
+        sentences.append(
+            f"At today's prices {amount(-plan.money.net, currency)} are missing: the machines cost more than what is "
+            f"left of {amount(plan.money.revenue, currency)} that were sold."
+        )
+    elif share is not None:
         sentences.append(
             f"At today's prices {amount(plan.money.net, currency)} are left, {100 * share:.1f} % of the sales."
         )

@@ -77,6 +77,7 @@ class CurvePoint:
     ttft, itl, tpot: seconds; tpot is a request's mean time per output token after the first
     hit: share of adapter requests that found their adapter resident; busy: share of time in which a step ran
     requests, seeds: how many were simulated or measured
+    backlog: share of calls that waited for their first token when the last one arrived
     """
 
     rate: float
@@ -91,6 +92,7 @@ class CurvePoint:
     refused: float
     requests: int
     seeds: int
+    backlog: float = 0.0
     source: Source = Source.SIMULATED
 
 

@@ -70,6 +70,13 @@ class RunResult:
         return 1.0 - sum(call.cold for call in adapted) / max(1, len(adapted))
 
     @property
+    def backlog(self) -> float:
+        """Return the share of calls that had no first token yet when the last one arrived."""
+        last = self.calls[-1].arrival.at
+        waiting = sum(last < call.arrival.at + call.ttft < float("inf") for call in self.calls)
+        return waiting / max(1, len(self.calls))
+
+    @property
     def refused(self) -> float:
         """Return the share of calls that never began."""
         return sum(call.ttft == float("inf") for call in self.calls) / max(1, len(self.calls))

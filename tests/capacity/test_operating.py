@@ -147,3 +147,12 @@ def test_plans_need_neither_torch_nor_django_and_the_same_seed_gives_the_same_by
         for seed in ("1", "2")
     ]
     assert printed[0] == printed[1] != ""
+
+
+def test_a_promise_longer_than_a_run_does_not_hide_a_queue_that_grows() -> None:
+    patient = workload(promises={"interactive": Promise(ttft=3_000.0, tpot=100.0)})
+    effort = Effort(seeds=2, requests=800)
+    scene = Scene(profile(), patient)
+    found = operating_point(scene, effort)
+    assert found.mu[1] <= 1.3 * highest_rate(scene, effort)
+    assert "so queues grow" in found.next_fails[1]
