@@ -24,7 +24,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(slots=True)
 class Measured:
-    """What a calibration's child printed."""
+    """The lines of a calibration's child, by kind."""
 
     about: dict[str, Any] = field(default_factory=dict)
     works: list[StepWork] = field(default_factory=list)

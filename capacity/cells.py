@@ -26,7 +26,7 @@ _LEAST_ERROR = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What is compared. output_rate: tokens per second; the others: seconds"""
+    """The figures that are compared. output_rate: tokens per second; the others: seconds"""
 
     output_rate: float
     ttft_mean: float

@@ -43,7 +43,7 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What one replica's memory is divided by, in bytes.
+    """The sizes by which one replica's memory is divided, in bytes.
 
     weights, kv_token, page: of the base, of a token's KV, of 16 ranks of an adapter
     slots: adapters resident at once; workspace: of a step

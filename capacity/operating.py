@@ -39,7 +39,7 @@ def quiet(message: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much is simulated for one rate. first_seed: the others follow"""
+    """The amount of simulation for one rate. first_seed: the others follow"""
 
     seeds: int = LEAST_SEEDS
     requests: int = LEAST_REQUESTS

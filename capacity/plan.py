@@ -37,7 +37,7 @@ _NANO_TO_MICRO = 1000
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a plan is made from. profiles: base fingerprint → accelerator → profile; today: the day of the plan.
+    """The inputs of a plan. profiles: base fingerprint → accelerator → profile; today: the day of the plan.
 
     workers: processes that simulate
     """

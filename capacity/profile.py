@@ -16,7 +16,7 @@ _LARGEST = 4 << 20
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured on."""
+    """The machine that was measured."""
 
     cpu: str
     cores: int
@@ -68,7 +68,7 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Quality(msgspec.Struct, frozen=True, kw_only=True):
-    """How good the fit is on steps that it did not see. steps: measured; median, p90: of relative errors"""
+    """The fit's errors on steps that it did not see. steps: measured; median, p90: of relative errors"""
 
     steps: int
     median: float

@@ -26,7 +26,7 @@ class UsageBucket(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """What the platform tells of a stretch of time. calls_by_adapter: calls of each model, most called first
+    """The platform's account of a stretch of time. calls_by_adapter: calls of each model, most called first
 
     gaps_cv2: Var/mean² of gaps between arrivals within minutes, None where arrivals were not kept
     """

@@ -68,7 +68,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """What customers feel at one rate.
+    """Latencies that customers feel at one rate.
 
     rate: requests per second that arrive at all replicas together
     load: `rate` / the highest rate at which all requests are served

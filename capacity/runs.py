@@ -1,4 +1,4 @@
-"""What became of the calls of one run, simulated or real."""
+"""The outcome of the calls of one run, simulated or real."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from capacity.workload import Arrival, Workload
 
 @dataclass(slots=True)
 class CallResult:
-    """What became of one call. ttft: seconds, inf where it was refused or never began; gaps: seconds between tokens"""
+    """The outcome of one call. ttft: seconds, inf where it was refused or never began; gaps: seconds between tokens"""
 
     arrival: Arrival
     ttft: float = float("inf")

@@ -12,7 +12,7 @@ from capacity.profile import Profile
 from capacity.runs import CallResult, RunResult
 from capacity.steps import StepModel
 from capacity.workload import Arrival, Workload, draw
-from routing import Call, Fleet, Rates, View, key_of, rank
+from routing import CLASS_TARGETS, Call, Fleet, Rates, View, key_of, rank
 from serving.core import AdapterRef, LatencyClass, Request, SamplingParams, Sequence
 from serving.kv.pool import BlockPool
 from serving.scheduler.admission import Admission
@@ -24,8 +24,8 @@ from serving.steps import StepPlan, StepShape
 
 _GREEDY = SamplingParams(temperature=0)
 _CLASSES = {"interactive": LatencyClass.INTERACTIVE, "standard": LatencyClass.STANDARD, "batch": LatencyClass.BATCH}
-# Place in a replica's waits, seconds that a call may wait: as the gateway routes (`marketplace.gateway.pools`).
-_ROUTED = {"interactive": (0, 1.0), "standard": (1, 5.0), "batch": (2, 60.0)}
+# Place in a replica's waits, seconds that a call may wait, as gateways route.
+_ROUTED = {name: (place, CLASS_TARGETS[place]) for place, name in enumerate(("interactive", "standard", "batch"))}
 # Replicas tell their loads at least as often.
 VIEW_SECONDS = 1.0
 # Simulated requests that begin on empty caches are not counted: this share of a run.

@@ -16,7 +16,7 @@ _LARGEST = 1 << 20
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a plan is for.
+    """The promises and terms of a plan.
 
     promises: by latency class; alpha: share of requests within both limits; failures: replicas that may die at once
     degraded: factor on both limits while a replica is lost; weeks: ahead

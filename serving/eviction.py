@@ -13,6 +13,9 @@ from typing import Generic, TypeVar
 K = TypeVar("K", bound=Hashable)
 
 HALF_LIFE_SECONDS = 60.0
+# An adapter that has waited this long makes room by force: adapters in use are closed to new sequences. If that is not
+# enough, it is repeated after as long again.
+PATIENCE_SECONDS = 0.25
 # Rates of evicted keys are remembered, so that a popular one that comes back is not treated as new.
 REMEMBERED = 16_384
 

@@ -1,1 +1,1 @@
-"""What a fleet costs the web processes and the database: simulated replicas on real fleet links."""
+"""Costs of a fleet for the web processes and the database: simulated replicas on real fleet links."""

@@ -61,7 +61,7 @@ class Order:
 
 
 class Counts:
-    """What all replicas have seen."""
+    """Counts over all replicas."""
 
     def __init__(self) -> None:
         self.open = 0

@@ -29,7 +29,7 @@ _NOTHING: frozenset[int] = frozenset()
 
 @dataclass
 class Course:
-    """What became of a day. Counts are of calls, times in seconds.
+    """The outcome of a day. Counts are of calls, times in seconds.
 
     counts: (when, replicas ordered, replicas ready) at each decision; hours: replica-hours, starts and drains included
     lost: calls that were cut off; troubles: when replicas were lost

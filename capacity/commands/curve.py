@@ -22,7 +22,7 @@ LOADS = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
 
 @dataclass(frozen=True, slots=True)
 class CurveResult:
-    """What `curve --json` prints."""
+    """The result that `curve --json` prints."""
 
     points: Sequence[CurvePoint]
     operating_point: OperatingPoint

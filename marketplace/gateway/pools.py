@@ -21,16 +21,17 @@ from protocol.errors import ProtocolError
 from protocol.fleet import LoadNow, read_load
 from protocol.latency import LatencyClass
 from protocol.pulls import Role
-from routing import Call, Fleet, Rates, View, key_of, rank
+from routing import CLASS_TARGETS, Call, Fleet, Rates, View, key_of, rank
 
 REPLICA_SILENT_SECONDS = 10  # heartbeats come every 2 s
 # A replica with a link tells at least once a second: one that is silent for so long, in the link and in the books, is
 # asked last, if others are heard meanwhile.
 LINK_SILENT_SECONDS, _HEARD_SECONDS = 3.0, 1.5
-_CLASSES: dict[LatencyClass, tuple[int, float]] = {  # place in a replica's waits, seconds that a call may wait
-    "interactive": (0, 1.0),
-    "standard": (1, 5.0),
-    "batch": (2, 60.0),
+# Place in a replica's waits, seconds that a call may wait.
+_CLASSES: dict[LatencyClass, tuple[int, float]] = {
+    "interactive": (0, CLASS_TARGETS[0]),
+    "standard": (1, CLASS_TARGETS[1]),
+    "batch": (2, CLASS_TARGETS[2]),
 }
 # A replica that does not tell its seats: it runs a version from before there were such figures.
 _SEATS = 16

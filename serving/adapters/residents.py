@@ -10,11 +10,7 @@ import torch
 from lora_kernels import AdapterPool
 from serving.adapter_stats import AdapterCounters
 from serving.adapters.state import Entry, State
-from serving.eviction import EvictionCost, GreedyDual, UsageRates
-
-# An entry that has waited this long makes room by force: adapters in use are closed to new sequences. If that is not
-# enough, it is repeated after as long again.
-PATIENCE_SECONDS = 0.25
+from serving.eviction import PATIENCE_SECONDS, EvictionCost, GreedyDual, UsageRates
 
 
 class ResidentSet:

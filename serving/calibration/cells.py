@@ -31,7 +31,7 @@ class Arrival:
 
 @dataclass(slots=True)
 class Call:
-    """What became of an arrival: the times of its tokens, in seconds of the cell's clock."""
+    """The outcome of an arrival: the times of its tokens, in seconds of the cell's clock."""
 
     at: float
     latency_class: int

@@ -1,4 +1,4 @@
-"""What a calibration was measured on: the machine, the model, the replica's sizes; and two probes of the machine."""
+"""The subject of a calibration: the machine, the model, the replica's sizes; and two probes of the machine."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Collectives:
 
 
 class Summed:
-    """What makes a model one rank's: what a layer gives to the residual, its adapters' part included, is summed."""
+    """The mark of a model that is one rank's: what a layer gives to the residual, its adapters' part included, is summed."""
 
     collectives: Collectives
 

@@ -35,7 +35,7 @@ from serving.parallel.wire import Command, RankSettings, Ready
 
 log = logging.getLogger(__name__)
 
-# What a rank needs of this process's environment: nothing of it is secret.
+# A rank needs these of this process's environment: nothing of it is secret.
 _ENVIRONMENT = ("CUDA_", "LD_LIBRARY_PATH", "NCCL_", "NVIDIA_", "TRITON_", "HOME", "TMPDIR", "XDG_")
 _START_SECONDS = 900.0  # a large checkpoint from a slow disk
 _END_SECONDS = 2.0

@@ -29,7 +29,7 @@ _MOST_UNANSWERED = 256  # views
 
 @dataclass(frozen=True, slots=True)
 class Acts:
-    """What the link reads and does. All are called in its thread.
+    """Acts and figures that the link calls for. All are called in its thread.
 
     snapshot: this replica now; drop: refuse, abort and zero adapters, whether they are here or not
     prefetch: load adapters where they displace only what is worth less; adopt: use these ticket keys

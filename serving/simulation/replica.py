@@ -15,6 +15,7 @@ from serving.steps import Chunk, StepPlan
 IDLE_SECONDS = 0.2
 # Every simulated token: its value decides nothing.
 TOKEN = 7
+STEP_SECONDS = 0.01
 _RNG = random.Random(0)
 
 
@@ -32,12 +33,11 @@ _TEXT = _Text()
 
 
 class Script:
-    """What the simulated world does: the length of steps and of answers. Subclasses override what they decide or
-    watch."""
+    """The simulated world: the length of steps and of answers. Subclasses override what they decide or watch."""
 
     def seconds(self, plan: StepPlan) -> float:
-        """Return how long a step takes."""
-        raise NotImplementedError
+        """Return how long a step takes: always the same, where a subclass does not say."""
+        return STEP_SECONDS
 
     def planned(self, plan: StepPlan) -> None:
         """Look at a plan before anything comes of it."""

@@ -8,11 +8,9 @@ from collections.abc import Callable
 
 from serving.adapters.policy import load_order
 from serving.core import Sequence
-from serving.eviction import EvictionCost, GreedyDual, UsageRates
+from serving.eviction import PATIENCE_SECONDS, EvictionCost, GreedyDual, UsageRates
 from serving.steps import AdapterCost
 
-# As `serving.adapters.residents` has it, which this module must not import: it knows torch.
-PATIENCE_SECONDS = 0.25
 PAGE_RANK = 16
 _EPSILON = 1e-9
 
