@@ -42,7 +42,7 @@ class Collectives:
 
 
 class Summed:
-    """The mark of a model that is one rank's: what a layer gives to the residual, its adapters' part included, is summed."""
+    """The mark of a model that is one rank's: a layer's part of the residual, its adapters' included, is summed."""
 
     collectives: Collectives
 
