@@ -27,8 +27,9 @@ CONFIDENCE = 0.9
 # The search ends when the rate that fails is at most this much above the one that holds.
 PRECISION = 0.03
 _MOST_STEPS = 14
-# Share of a run's calls that may be waiting when the last one arrives. A promise that is longer than a run would hide
-# a queue that grows; one that does not holds some calls whatever the length of the run.
+# Share of a run's calls that may be waiting when the last one arrives, as a lower bound: one waiting call of ten
+# proves no queue. A promise that is longer than a run would hide a queue that grows; one that does not holds some calls
+# whatever the length of the run.
 MOST_BACKLOG = 0.1
 Progress = Callable[[str], None]
 
@@ -97,7 +98,7 @@ def point(results: Sequence[RunResult], workload: Workload, rate: float, capacit
         hit=float(np.mean([result.hit for result in results])),
         busy=float(np.mean([result.busy for result in results])),
         refused=float(np.mean([result.refused for result in results])),
-        backlog=float(np.mean([result.backlog for result in results])),
+        backlog=interval([r.backlog for r in results], sum(r.waiting for r in results), requests).low,
         requests=requests,
         seeds=len(results),
     )
@@ -137,7 +138,7 @@ def why(found: CurvePoint, workload: Workload) -> str:
         if found.tpot.p99 > promise.tpot:
             misses.append(f"the p99 per token is {1e3 * found.tpot.p99:.0f} ms ({name}: {1e3 * promise.tpot:.0f} ms)")
     if found.backlog > MOST_BACKLOG:
-        misses.append(f"{100 * found.backlog:.0f} % were still waiting when the last one came, so queues grow")
+        misses.append(f"at least {100 * found.backlog:.0f} % still waited when the last one came, so queues grow")
     if found.refused > 0:
         misses.append(f"{100 * found.refused:.1f} % are refused")
     reason = "; ".join(misses) or "the runs differ too much for a proof"

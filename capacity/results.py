@@ -77,7 +77,7 @@ class CurvePoint:
     ttft, itl, tpot: seconds; tpot is a request's mean time per output token after the first
     hit: share of adapter requests that found their adapter resident; busy: share of time in which a step ran
     requests, seeds: how many were simulated or measured
-    backlog: share of calls that waited for their first token when the last one arrived
+    backlog: at least this share of calls waited for their first token when the last one arrived, with 90 % confidence
     """
 
     rate: float
