@@ -110,8 +110,8 @@ def _base(plan: Plan, base: BasePlan) -> str:
     may = "" if not spare else f", of which {spare} may fail"
     return (
         f"{base.name}: {count(base.replicas, 'replica')} on {base.chosen.accelerator} in the busiest hours{may}, for "
-        f"up to {figure(most)} calls per second. They bear {figure(_bears(base))} within the promise, so the busiest "
-        f"hour loads them by {100 * most / _bears(base):.0f} %."
+        f"up to {figure(most)} calls per second. They bear {figure(_bears(base))} calls per second "
+        f"within the promise, so the busiest hour loads them by {100 * most / _bears(base):.0f} %."
     )
 
 

@@ -52,20 +52,24 @@ def line_chart(
     y_label: str,
     fan: Sequence[tuple[float, float, float]] = (),
     limits: Sequence[Limit] = (),
+    from_zero: bool = True,
 ) -> str:
-    """Return lines over one axis. fan: (x, low, high) of an interval. Figures that are not finite are left out."""
+    """Return lines over one axis. fan: (x, low, high) of an interval; from_zero: whether the vertical axis has 0.
+
+    Figures that are not finite are left out.
+    """
     xs = [x for line in lines for x, _ in (*line.points, *line.dots)] + [x for x, _, _ in fan]
-    ys = [y for line in lines for _, y in (*line.points, *line.dots)] + [y for _, _, y in fan]
+    ys = [y for line in lines for _, y in (*line.points, *line.dots)] + [y for _, *both in fan for y in both]
     marked = [line.chosen for line in lines if line.chosen is not None]
     xs, ys = [*xs, *(x for x, _ in marked)], [*ys, *(y for _, y in marked)]
     # A limit far above everything else would flatten the rest: it is named instead, at the upper edge.
     most = _FAR * max(_finite(ys), default=0.0)
     near = [limit for limit in limits if limit.y <= most or not ys]
-    scale = _Scale(_finite(xs), _finite([*ys, *(limit.y for limit in near)]))
+    scale = _Scale(_finite(xs), _finite([*ys, *(limit.y for limit in near), *([0.0] if from_zero else [])]))
     parts = [_axes(scale, x_label, y_label)]
-    far = [f"{limit.label}: {_number(limit.y)}" for limit in limits if limit not in near]
+    far = [f"{limit.label} {_number(limit.y)}" for limit in limits if limit not in near]
     if far:
-        parts.append(_text(WIDTH - _RIGHT, 12, f"far above: {'; '.join(far)}", anchor="end"))
+        parts.append(_text(WIDTH - _RIGHT, 12, f"{'; '.join(far)}: far above", anchor="end"))
     if fan:
         upper = [scale.point(x, high) for x, _, high in fan]
         lower = [scale.point(x, low) for x, low, _ in reversed(fan)]
@@ -95,7 +99,7 @@ def _limits(scale: _Scale, limits: Sequence[Limit]) -> list[str]:
         y = scale.y(limit.y)
         below = max(y - 4, below + 14)
         parts.append(f'<line class="limit" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y}" y2="{y}"/>')
-        parts.append(_text(WIDTH - _RIGHT, below, limit.label, anchor="end"))
+        parts.append(_text(_LEFT + 8, below, limit.label))
     return parts
 
 
@@ -106,7 +110,7 @@ def stacked_bar(title: str, parts: Mapping[str, float], unit: str) -> str:
     for number, (name, value) in enumerate(parts.items()):
         width = (WIDTH - 16) * max(0.0, value) / total if total else 0.0
         style = f"part{min(number, 4)}"
-        words = f"{name}: {_number(value)} {unit}"
+        words = f"{name}: {value:,.3g} {unit}"
         drawn.append(f'<rect class="{style}" x="{at:.1f}" y="8" width="{width:.1f}" height="34">')
         drawn.append(f"<title>{escape(words)}</title></rect>")
         column = 8 + number % 3 * 210
@@ -144,7 +148,7 @@ def tornado_chart(title: str, rows: Sequence[tuple[str, float, float, float]], u
             drawn.append(_text(at + 16, 13, words))
         middle = place(rows[0][2])
         drawn.append(f'<line class="axis" x1="{middle:.1f}" x2="{middle:.1f}" y1="22" y2="{height - 20}"/>')
-        drawn.append(_text(middle, height - 6, f"planned: {_number(rows[0][2])} {unit}", anchor="middle"))
+        drawn.append(_text(middle, height - 6, f"planned: {rows[0][2]:,.2f} {unit}", anchor="middle"))
     return _svg(title, "".join(drawn), height)
 
 
@@ -162,7 +166,7 @@ def _swing(
     if value == today:
         return [bar]
     lower = value < today
-    return [bar, _text(first - 4 if lower else last + 4, y + 11, _number(value), anchor="end" if lower else "start")]
+    return [bar, _text(first - 4 if lower else last + 4, y + 11, f"{value:,.2f}", anchor="end" if lower else "start")]
 
 
 def standalone(svg: str) -> str:
@@ -174,7 +178,7 @@ def standalone(svg: str) -> str:
 class _Scale:
     def __init__(self, xs: Sequence[float], ys: Sequence[float]) -> None:
         self.x_ticks = _ticks(min(xs, default=0.0), max(xs, default=1.0))
-        self.y_ticks = _ticks(min(0.0, min(ys, default=0.0)), max(ys, default=1.0))
+        self.y_ticks = _ticks(min(ys, default=0.0), max(ys, default=1.0))
 
     def x(self, value: float) -> float:
         first, last = self.x_ticks[0], self.x_ticks[-1]

@@ -96,6 +96,7 @@ def _point(base: BasePlan) -> dict[str, Any]:
             y_label="% of calls",
             fan=fan,
             limits=[Limit(f"promised, {100 * base.workload.alpha:g} %", 100 * base.workload.alpha)],
+            from_zero=False,
         ),
         ("Load", "Busy", "Within the promise, calls at random (cv 1)", "In bursts (cv 2)"),
         [

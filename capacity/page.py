@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
@@ -11,12 +12,14 @@ from capacity.charts import STYLE
 from capacity.report import own_warnings
 from capacity.wording import day
 
+_FIGURE = re.compile(r"−?[\d,.]+( %| [A-Z]{3})?")
+_UNIT = re.compile(r"(?<=\d) (?=%|[A-Z]{3}\b)")
 _PAGE_STYLE = """
 body{font:16px/1.5 system-ui,sans-serif;max-width:56rem;margin:2rem auto;padding:0 1rem;color:#1c2430;background:#fff}
 h1{font-size:1.6rem}h2{font-size:1.2rem;margin-top:2.2rem}h3{font-size:1rem;margin:1.6rem 0 .2rem}
 table{border-collapse:collapse;width:100%;font-size:.85rem;font-variant-numeric:tabular-nums}
 th,td{text-align:left;padding:.3rem .5rem;border-bottom:1px solid #d0d5dd;vertical-align:top}
-thead th{vertical-align:bottom}.wide{overflow-x:auto}.small{font-size:.85rem;color:#475467}
+thead th{vertical-align:bottom}.figure{white-space:nowrap}.wide{overflow-x:auto}.small{font-size:.85rem;color:#475467}
 .note{border-left:4px solid #b54708;padding:.4rem .8rem;background:#fff6ed;margin:1rem 0}
 .note ul{margin:.2rem 0;padding-left:1.2rem}
 .answer{border:1px solid #98a2b3;border-radius:.5rem;padding:.2rem 1rem}.lead{font-size:1.25rem;font-weight:600}
@@ -33,8 +36,8 @@ def html(found: Mapping[str, Any]) -> str:
     """Return a document (`report.document`) as a page: the answer, what to know before it, tables, pictures, steps."""
     title = f"Plan of the fleet, {day(datetime.date.fromisoformat(found['made_on']))}"
     first, *others = found["summary"]
-    parts = [f'<h1>{escape(title)}</h1><div class="answer"><p class="lead">{escape(first)}</p>']
-    parts += [f"<p>{escape(words)}</p>" for words in others]
+    parts = [f'<h1>{escape(title)}</h1><div class="answer"><p class="lead">{_joined(first)}</p>']
+    parts += [f"<p>{_joined(words)}</p>" for words in others]
     parts.append("</div>")
     if found["warnings"]:
         items = "".join(f"<li>{escape(words)}</li>" for words in found["warnings"])
@@ -64,11 +67,21 @@ def _step(step: Mapping[str, Any], found: Mapping[str, Any]) -> str:
     )
 
 
+def _cell(words: str) -> str:
+    style = ' class="figure"' if _FIGURE.fullmatch(words) else ""
+    return f"<td{style}>{escape(words)}</td>"
+
+
+def _joined(words: str) -> str:
+    """Return a sentence whose amounts are not torn apart at the end of a line."""
+    return _UNIT.sub("\u00a0", escape(words))
+
+
 def _note(words: str) -> str:
     return f'<p class="small">{escape(words)}</p>' if words else ""
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     heads = "".join(f'<th scope="col">{escape(one)}</th>' for one in head)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
     return f'<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
