@@ -259,6 +259,8 @@ def _assumptions(plan: Plan) -> dict[str, Any]:
 
 def _timed(base: BasePlan) -> str:
     profile = base.chosen.profile
+    if profile.example:
+        return "catalogue: invented, no machine was timed"
     machine = profile.machine.gpu or f"{profile.machine.cpu}, {profile.machine.threads} threads"
     return f"{'transferred' if profile.transferred else 'measured'} on {machine}, {profile.made_at[:10]}"
 

@@ -133,6 +133,9 @@ def _roofline(base: BasePlan) -> Step:
 
 def _calibration(base: BasePlan) -> Step:
     profile = base.chosen.profile
+    origin = Source.TRANSFERRED if profile.transferred else Source.MEASURED
+    if profile.example:
+        origin = Source.CATALOGUE  # taken as it was written
     return Step(
         8,
         "Calibration",
@@ -146,7 +149,7 @@ def _calibration(base: BasePlan) -> Step:
         f"{100 * profile.quality.p90:.0f} % off",
         100 * profile.quality.median,
         "%",
-        Source.TRANSFERRED if profile.transferred else Source.MEASURED,
+        origin,
         base.chosen.warnings,
         f"{100 * profile.quality.median:.1f} % ≤ {100 * WORST_MEDIAN:.0f} %, from {profile.quality.steps:,} steps",
     )
