@@ -76,6 +76,6 @@ def step(found: WorkingSet, workload: Workload) -> Step:
         found.hit,
         "share",
         found.source,
-        worked=f"{adapted:.2f} adapter calls/s × (1 − {found.hit:.3f}) = {found.cold_starts:.2f} cold starts/s"
+        worked=f"{adapted:.3f} adapter calls/s × (1 − {found.hit:.4f}) = {found.cold_starts:.3f} cold starts/s"
         + (f"; p₁ = {float(workload.popularity()[0]):.2f}" if workload.adapters else ""),
     )

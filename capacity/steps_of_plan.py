@@ -47,8 +47,8 @@ def _workload(base: BasePlan) -> Step:
         work.output_rate,
         "tokens/s",
         Source.MEASURED,
-        worked=f"{work.rate:.2f} calls/s × {work.input_rate / work.rate:.1f} tokens = {work.input_rate:,.1f} tokens/s "
-        f"in; × {work.output_rate / work.rate:.1f} tokens = {work.output_rate:,.1f} tokens/s out",
+        worked=f"{work.rate:.3f} calls/s × {work.input_rate / work.rate:.2f} tokens = {work.input_rate:,.1f} tokens/s "
+        f"in; × {work.output_rate / work.rate:.2f} tokens = {work.output_rate:,.1f} tokens/s out",
     )
 
 
