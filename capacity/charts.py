@@ -94,10 +94,11 @@ def line_chart(
 
 def _limits(scale: _Scale, limits: Sequence[Limit]) -> list[str]:
     """Return limits with their labels, which are moved apart where the lines are close."""
-    parts, below = [], _TOP - 12.0
+    parts, below = [], 0.0
     for limit in sorted(limits, key=lambda one: -one.y):
         y = scale.y(limit.y)
-        below = max(y - 4, below + 14)
+        # Along the upper edge run lines of shares near 100 %: there a label stands below its limit.
+        below = max(y + 14 if y < _TOP + 16 else y - 4, below + 14)
         parts.append(f'<line class="limit" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y}" y2="{y}"/>')
         parts.append(_text(_LEFT + 8, below, limit.label))
     return parts

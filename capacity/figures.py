@@ -87,7 +87,7 @@ def _point(base: BasePlan) -> dict[str, Any]:
     return _figure(
         f"point-{base.base[:12]}",
         f"Calls within the promise, one replica of {base.name} on {base.chosen.accelerator}",
-        "The band is the 90 % interval of a sketch; the large dot is the operating point, simulated with full effort. "
+        "The band is the 90 % interval of a sketch; the large dot is the operating point. "
         "The table shows that busy time is no load, and what bursts do (cv: spread of the gaps over their mean).",
         line_chart(
             "Share of calls within the promise against calls per second",
