@@ -117,6 +117,8 @@ def kind_of(
         worse = replace(scene, workload=msgspec.structs.replace(workload, promises=lesser))
         degraded = operating_point(worse, effort)
     source = Source.TRANSFERRED if measured is None else point.source
+    if profile.example:
+        source = Source.CATALOGUE  # nothing was timed: the simulation rests on figures as they were written
     return Kind(
         base,
         name,

@@ -162,7 +162,10 @@ def operating_point(
     Raises PlanRefused where not even a twentieth of the highest rate keeps the promise.
     """
     effort = effort or Effort()
-    warnings = () if effort.enough else (f"Only {effort.requests} requests and {effort.seeds} seeds were simulated.",)
+    few = f"Only {effort.requests:,} requests and {effort.seeds} seeds were simulated"
+    warnings = (
+        () if effort.enough else (f"{few}: plan with {LEAST_REQUESTS:,} and {LEAST_SEEDS} before you rely on it.",)
+    )
     _check_effort(effort, scene.workload.alpha)
     best: tuple[float, Mapping[str, int], Scene] | None = None
     refused: PlanRefused | None = None
@@ -276,10 +279,12 @@ def step(found: OperatingPoint, replicas: int, workload: Workload) -> Step:
         | {name: f"{value}" for name, value in found.settings.items()},
         "μ* = max rate with lower 90 % bound of attainment ≥ α",
         f"{chosen.rate:.2f} requests/s ({100 * chosen.load:.0f} % of the highest): "
-        f"{100 * chosen.attainment.value:.2f} % within the promise, at least {100 * chosen.attainment.low:.2f} %. "
-        f"{found.next_fails[replicas]}",
+        f"{100 * chosen.attainment.value:.2f} % within the promise, at least {100 * chosen.attainment.low:.2f} % with "
+        f"{100 * CONFIDENCE:.0f} % confidence",
         chosen.rate,
         "requests/s",
         found.source,
         found.warnings,
+        f"{100 * chosen.attainment.low:.2f} % ≥ {100 * workload.alpha:g} % at {chosen.rate:.2f} requests/s. "
+        f"{found.next_fails[replicas]}",
     )

@@ -78,6 +78,7 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """One calibration. load_seconds: of cold loads on an idle replica; load_speed: how fast loads go on beside steps
 
+    example: the figures are invented, and every page of a plan says so
     own_clock: whether times are the processors' seconds, of one thread, instead of the wall's
     """
 
@@ -97,6 +98,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     probe_gemm: float
     quality: Quality
     transferred: bool = False
+    example: bool = False
 
     @property
     def steps(self) -> StepModel:
@@ -156,6 +158,8 @@ def warnings_of(profile: Profile, *, commit: str | None = None, fingerprint: str
             f"The profile was measured with another base model ({profile.model.name}, "
             f"{profile.model.fingerprint[:12]}); the plan is for {fingerprint[:12]}."
         )
+    if profile.example:
+        said.append(f"The profile of {profile.model.name} is invented: no machine was timed. Calibrate one.")
     if profile.own_clock:
         said.append("The profile counts processor seconds of one thread: it says nothing about a replica's wall time.")
     if profile.transferred:

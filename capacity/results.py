@@ -30,6 +30,7 @@ class Step:
     inputs: name → value with its unit, as text
     value: the result as a number in `unit`; None where the result is no single number
     warnings: sentences that stay on every page of the plan
+    worked: the formula with the numbers of this plan; empty where there is nothing to compute
     """
 
     number: int
@@ -41,6 +42,7 @@ class Step:
     unit: str
     source: Source
     warnings: tuple[str, ...] = ()
+    worked: str = ""
 
 
 @dataclass(frozen=True, slots=True)

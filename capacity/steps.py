@@ -82,6 +82,18 @@ class StepModel:
         )
         return total * (1.0 + c["loading"]) if work.loading else total
 
+    def parts(self, work: StepWork) -> dict[str, float]:
+        """Return the seconds of a step beside which nothing loads, by what they go to: their sum is `seconds`."""
+        c = self.coefficients
+        return {
+            "layers": _norm(c["weights"], c["row"] * work.rows) * _factor(self.shape, work.rows),
+            "head": _norm(c["head"], c["sample"] * work.samples) if work.samples else 0.0,
+            "context": c["context"] * work.context + c["pair"] * work.pairs,
+            "adapters": c["adapter"] * work.adapters + c["page"] * work.pages + c["rank_row"] * work.rank_rows,
+            "step": c["step"],
+            "rows": c["decode_row"] * work.decode_rows,
+        }
+
     def scaled(self, factors: Mapping[str, float]) -> StepModel:
         """Return the model with some coefficients multiplied."""
         return replace(self, coefficients={k: v * factors.get(k, 1.0) for k, v in self.coefficients.items()})
