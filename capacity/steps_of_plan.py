@@ -125,7 +125,8 @@ def _calibration(base: BasePlan) -> Step:
         "Calibration",
         {"machine": profile.machine.gpu or profile.machine.cpu, "made": profile.made_at, "commit": profile.commit[:12]},
         "log least squares, soft L1",
-        f"{100 * profile.quality.median:.1f} % off in the median on steps that the fit did not see",
+        f"{100 * profile.quality.median:.1f} % off in the median on "
+        f"{'figures of cells' if profile.over_http else 'steps'} that the fit did not see",
         100 * profile.quality.median,
         "%",
         Source.TRANSFERRED if profile.transferred else Source.MEASURED,
