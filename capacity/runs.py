@@ -29,6 +29,14 @@ class CallResult:
         return sum(self.gaps) / len(self.gaps) if self.gaps else 0.0
 
 
+@dataclass(slots=True)
+class TimedCall:
+    """The outcome of a call, in seconds of one clock. tokens: when each arrived; none where the replica was full"""
+
+    sent: float
+    tokens: list[float] = field(default_factory=list)
+
+
 @dataclass(frozen=True, slots=True)
 class RunResult:
     """One run of one seed, its warm-up left out. seconds: from the first counted arrival to the last one's"""

@@ -144,6 +144,30 @@ def fit(
     return Fit(replace(model, residuals=tuple(map(float, kept))), len(works), median, p90)
 
 
+def fit_sums(
+    works: Sequence[StepWork], weights: Array, ways: Array, seconds: Array, *, way: float
+) -> tuple[StepModel, float]:
+    """Fit a model to figures that are sums of steps: what is known of a replica that is measured from outside.
+
+    weights: [figures, steps]; ways: [figures], how often a figure has the seconds from a client to the engine, which
+    are fitted beside the steps and begin at `way`; seconds: [figures], measured. Residuals and priors are those of
+    `fit`; the shape of rows stays 1. Returns the model and the seconds of a way.
+    """
+    features, shape, count = _features(works), np.zeros(len(KNOTS)), len(PRIOR)
+    start, observed = np.log(list(PRIOR.values())), np.log(seconds)
+    # As in `_solve`: one speed for the whole prior first.
+    speed = float(np.median(observed - np.log(weights @ _seconds(features, start, shape))))
+    start = np.append(start + speed, np.log(way))
+    start[count - 1] -= speed
+
+    def residuals(theta: Array) -> Array:
+        said = weights @ _seconds(features, theta[:count], shape) + ways * np.exp(theta[count])
+        return np.concatenate([np.log(said) - observed, (theta - start) / _PRIOR_WIDTH * _SOFT])
+
+    solved = least_squares(residuals, start, loss="soft_l1", f_scale=_SOFT, max_nfev=200)
+    return StepModel(_named(solved.x[:count])), float(np.exp(solved.x[count]))
+
+
 def fit_linear(works: Sequence[StepWork], seconds: Sequence[float]) -> Mapping[str, float]:
     """Fit steps that are linear in their work, with the same effort: what the roofline's shape is compared with."""
     matrix, measured = _linear_features(works), np.asarray(seconds, np.float64)

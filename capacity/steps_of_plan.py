@@ -136,6 +136,7 @@ def _calibration(base: BasePlan) -> Step:
     origin = Source.TRANSFERRED if profile.transferred else Source.MEASURED
     if profile.example:
         origin = Source.CATALOGUE  # taken as it was written
+    measured = "figures of cells" if profile.over_http else "steps"
     return Step(
         8,
         "Calibration",
@@ -144,14 +145,14 @@ def _calibration(base: BasePlan) -> Step:
             "made": profile.made_at[:10],
             "commit": profile.commit[:12] or "not known",
         },
-        "error = median |predicted − measured| / measured ≤ 8 %, on steps that the fit did not see",
-        f"{100 * profile.quality.median:.1f} % off in the median; 90 % of the steps are less than "
+        f"error = median |predicted − measured| / measured ≤ 8 %, on {measured} that the fit did not see",
+        f"{100 * profile.quality.median:.1f} % off in the median; 90 % of the {measured} are less than "
         f"{100 * profile.quality.p90:.0f} % off",
         100 * profile.quality.median,
         "%",
         origin,
         base.chosen.warnings,
-        f"{100 * profile.quality.median:.1f} % ≤ {100 * WORST_MEDIAN:.0f} %, from {profile.quality.steps:,} steps",
+        f"{100 * profile.quality.median:.1f} % ≤ {100 * WORST_MEDIAN:.0f} %, from {profile.quality.steps:,} {measured}",
     )
 
 

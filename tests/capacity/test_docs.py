@@ -80,6 +80,9 @@ def test_commands_of_an_engine_parse_and_say_what_is_missing(
     (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "profile.json").write_bytes(msgspec.json.encode(profile()))
-    (line,) = [one for one in COMMANDS if one.startswith(f"python -m capacity {command}")]
+    lines = [one for one in COMMANDS if one.startswith(f"python -m capacity {command}")]
+    line, outside = (next(one for one in lines if flag in one) for flag in ("--model", "--url"))
+    assert main([*shlex.split(outside.replace("8100", "9"))[3:], "--quiet"]) == 2
+    assert "no replica answers at http://127.0.0.1:9" in capsys.readouterr().err
     assert main(shlex.split(line)[3:]) == 2
     assert "models/tiny" in capsys.readouterr().err
