@@ -27,6 +27,7 @@ CONFIDENCE = 0.9
 # The search ends when the rate that fails is at most this much above the one that holds.
 PRECISION = 0.03
 _MOST_STEPS = 14
+_FIRST_LOAD = 0.6
 # Share of a run's calls that may be waiting when the last one arrives, as a lower bound: one waiting call of ten
 # proves no queue. A promise that is longer than a run would hide a queue that grows; one that does not holds some calls
 # whatever the length of the run.
@@ -211,7 +212,7 @@ def _search(scene: Scene, effort: Effort, progress: Progress) -> tuple[CurvePoin
     capacity, alpha = highest_rate(scene, effort), scene.workload.alpha
     held: CurvePoint | None = None
     failed: CurvePoint | None = None
-    rate = 0.6 * capacity
+    rate = _FIRST_LOAD * capacity
     for _ in range(_MOST_STEPS):
         tried = measure(scene, rate, capacity, effort)
         holds = tried.attainment.low >= alpha and tried.backlog <= MOST_BACKLOG
@@ -227,14 +228,16 @@ def _search(scene: Scene, effort: Effort, progress: Progress) -> tuple[CurvePoin
                 raise PlanRefused(10, f"no rate keeps the promise, not even a twentieth of the highest. {reason}")
             rate = max(0.05 * capacity, rate * 0.6)
         elif failed is None:
-            rate *= 1.3
+            if rate >= capacity:
+                break
+            rate = min(1.3 * rate, capacity)
         elif failed.rate <= held.rate * (1 + PRECISION):
             break
         else:
             rate = (held.rate + failed.rate) / 2
     assert held is not None
     if failed is None:
-        return held, f"No rate above {held.rate:.2f} requests/s was tried."
+        return held, f"More than {held.rate:.2f} requests/s are never served for long: queues grow, however patient."
     return held, why(failed, scene.workload)
 
 
