@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from capacity.kinds import UNTOUCHED
 from capacity.results import Interval
 from capacity.runs import CallResult, RunResult
 from capacity.simulate import Scene, replay
@@ -20,8 +21,8 @@ _FIRST_TOKEN = 20
 _CLASS_NUMBERS = {"interactive": 0, "standard": 1, "batch": 2}
 # Seeds of the noise that a prediction's interval spans.
 SEEDS = (1, 2, 3)
-# The least that the fit's error is taken to be: no calibration is surer.
-_LEAST_ERROR = 0.02
+# The least that the fit's error is taken to be: no calibration is surer. And that of step times that were carried over.
+_LEAST_ERROR, _CARRIED_ERROR = 0.02, UNTOUCHED - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +63,9 @@ class Prediction:
 
 
 def predict(scene: Scene, arrivals: Sequence[Arrival]) -> Prediction:
-    """Simulate a trace. The interval spans the seeds of the noise and steps that are off by as much as the fit was."""
-    error = max(_LEAST_ERROR, scene.profile.quality.median)
+    """Simulate a trace. The interval spans the seeds of the noise and steps that are off by as much as the fit was, or
+    as much as those of another machine may be."""
+    error = _CARRIED_ERROR if scene.profile.transferred else max(_LEAST_ERROR, scene.profile.quality.median)
     runs = [figures(replay(scene, arrivals, seed)).as_dict() for seed in SEEDS]
     middle = Figures(**{name: float(np.mean([run[name] for run in runs])) for name in runs[0]})
     for factor in (1 / (1 + error), 1 + error):

@@ -72,11 +72,13 @@ class Asked:
     arrivals: list[Arrival]
 
 
-def cells_of(profile: Profile, workload: Workload, *, count: int, seconds: float, seed: int) -> list[Asked]:
+def cells_of(
+    profile: Profile, workload: Workload, *, count: int, seconds: float, seed: int, loads: Sequence[float] = LOADS
+) -> list[Asked]:
     """Draw cells that take about `seconds` each on the engine, loads and adapter mixes taking turns."""
     asked = []
     for number in range(count):
-        load, share = LOADS[number % len(LOADS)], ADAPTERS[number % len(ADAPTERS)]
+        load, share = loads[number % len(loads)], ADAPTERS[number % len(ADAPTERS)]
         adapters = round(share * profile.replica.slots) if workload.adapters else 0
         mixed = msgspec.structs.replace(workload, adapters=adapters)
         scene = Scene(profile, mixed)
