@@ -14,7 +14,7 @@ from capacity.child import lines_of
 from capacity.errors import PlanRefused
 from capacity.profile import Machine, Model, Profile, Quality, Replica, check, current_commit
 from capacity.results import Source, Step
-from capacity.steps import fit
+from capacity.steps import SHARES, fit
 from serving.simulation.work import StepWork
 
 MOST_SECONDS = 120.0
@@ -117,7 +117,7 @@ def load_speed(loads: Sequence[tuple[float, float, float]], idle: float) -> floa
 
 def step(profile: Profile, warnings: tuple[str, ...] = ()) -> Step:
     """Return step 8 as it is printed."""
-    shown = {name: f"{value:.3g} s" for name, value in profile.coefficients.items() if name != "loading"}
+    shown = {name: f"{value:.3g} s" for name, value in profile.coefficients.items() if name not in SHARES}
     return Step(
         8,
         "Calibration",
