@@ -1,5 +1,5 @@
 # The commands of the README. Each is idempotent; `make setup` is part of every one of them.
-.PHONY: setup setup-dev tools agents browser triton demo plan run fleet fleet-update fleet-status stop status code test fuzz exact screenshots lint clean
+.PHONY: setup setup-dev tools agents browser triton kernels demo plan run fleet fleet-update fleet-status stop status code test fuzz exact screenshots lint clean
 SHELL := /bin/sh
 PYTHON ?= python3
 PORT ?= 8000
@@ -28,7 +28,7 @@ setup:
 	  echo "error: $(PYTHON) is older than 3.11. Name a newer one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	@$(PYTHON) -m devstack.bootstrap
 
-setup-dev: agents browser triton
+setup-dev: agents browser triton kernels
 
 tools: setup
 	@$(PYTHON) -m devstack.bootstrap --dev
@@ -38,6 +38,10 @@ browser: tools
 
 triton: tools
 	@$(VENV_PYTHON) -m tests.triton_setup
+
+# Compiled while types are checked and packages fetched; otherwise every process of the tests would wait for it.
+kernels: tools
+	@$(VENV_PYTHON) -c 'from serving.kernels.library import load_library; load_library()'
 
 agents: tools
 	@$(VENV_PYTHON) -m tests.agents_setup
@@ -69,5 +73,5 @@ exact: tools
 
 # Type checks use one core for a minute; installations wait for network and disk. Run together, they hide each other's time.
 test:
-	@+$(MAKE) --no-print-directory --jobs=4 lint agents browser triton
+	@+$(MAKE) --no-print-directory --jobs=5 lint agents browser triton kernels
 	@$(VENV_PYTHON) -m pytest -n 3 --dist loadfile --no-loadscope-reorder

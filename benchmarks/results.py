@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import chaos, fleet_on_ray
+from benchmarks.capacity import forecasts, public_rows
 from benchmarks.capacity import report as capacity
 from benchmarks.control_plane import report as control_plane
 from benchmarks.fleet import report as fleet
@@ -194,6 +195,18 @@ def _autoscaling(file: Path) -> str:
     return f"The load that so many replicas bear within the promise: {borne}.\n\n```\n{text}\n```"
 
 
+def _forecasts(file: Path) -> str:
+    lines, _ = forecasts.report(_load(file))
+    return "```\n" + "\n".join(line.rstrip() for line in lines) + "\n```"
+
+
+def _public_rows(file: Path) -> str:
+    data = _load(file)
+    lines, _ = public_rows.report(data)
+    text = "\n".join(line.rstrip() for line in lines)
+    return f"Rows: {data['source']}.\n\n```\n{text}\n```"
+
+
 def _kv_tiers(file: Path) -> str:
     lines, _ = kv_tiers.report(_load(file))
     return "```\n" + "\n".join(line.rstrip() for line in lines) + "\n```"
@@ -254,6 +267,8 @@ RENDERERS: dict[str, Callable[[Path], str]] = {
     "residency": _residency,
     "speculation": _speculation,
     "capacity": _capacity,
+    "forecasts": _forecasts,
+    "public_rows": _public_rows,
     "chaos": _chaos,
     "control_plane": _control_plane,
     "fleet": _fleet,

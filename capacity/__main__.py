@@ -1,10 +1,10 @@
 """Plans of a fleet, from the command line.
 
-python -m capacity calibrate --model FOLDER [--out profile.json]
+python -m capacity calibrate --model FOLDER | --url URL [--out profile.json]
 python -m capacity curve --profile profile.json --workload workload.toml [--replicas 1,2,4]
 python -m capacity plan --usage usage.json --profile l4=profile.json --prices prices.toml --promises promises.toml
 python -m capacity forecast --usage usage.json
-python -m capacity check --profile profile.json --workload workload.toml --model FOLDER
+python -m capacity check --profile profile.json --workload workload.toml --model FOLDER | --url URL
 python -m capacity review plan.json --usage usage.json
 """
 

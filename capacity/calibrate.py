@@ -18,7 +18,7 @@ from capacity.steps import SHARES, fit
 from serving.simulation.work import StepWork
 
 MOST_SECONDS = 120.0
-_LOADS_KEPT = 64
+LOADS_KEPT = 64
 Progress = Callable[[int, int], None]
 
 
@@ -95,7 +95,7 @@ def profile_of(found: Measured, *, own_clock: bool, made_at: datetime, commit: s
         coefficients=dict(fitted.model.coefficients),
         shape=fitted.model.shape,
         residuals=fitted.model.residuals,
-        load_seconds=tuple(sorted(idle)[:_LOADS_KEPT]),
+        load_seconds=tuple(sorted(idle)[:LOADS_KEPT]),
         load_speed=load_speed(found.loads, statistics.median(idle)),
         probe_read=statistics.median(found.reads),
         probe_gemm=statistics.median(found.gemms),
@@ -117,15 +117,20 @@ def load_speed(loads: Sequence[tuple[float, float, float]], idle: float) -> floa
 
 def step(profile: Profile, warnings: tuple[str, ...] = ()) -> Step:
     """Return step 8 as it is printed."""
+    quality, how = profile.quality, "steps that the fit did not see"
+    counted = f"{quality.steps} steps"
+    if profile.over_http:
+        how, counted = "figures of cells that the fit did not see", f"{quality.steps} streamed tokens"
     shown = {name: f"{value:.3g} s" for name, value in profile.coefficients.items() if name not in SHARES}
     return Step(
         8,
         "Calibration",
         {"machine": profile.machine.gpu or profile.machine.cpu, "model": profile.model.name} | shown,
-        "log least squares, soft L1, weak prior",
-        f"{profile.quality.steps} steps; {100 * profile.quality.median:.1f} % off in the median on steps that the fit "
-        f"did not see, 90 % of them below {100 * profile.quality.p90:.0f} %",
-        profile.quality.median,
+        "log least squares, soft L1, weak prior"
+        + (", of simulated against measured figures" if profile.over_http else ""),
+        f"{counted}; {100 * quality.median:.1f} % off in the median on {how}, 90 % of them below "
+        f"{100 * quality.p90:.0f} %",
+        quality.median,
         "share",
         Source.TRANSFERRED if profile.transferred else Source.MEASURED,
         warnings,

@@ -60,10 +60,11 @@ class Price:
 
 @dataclass(frozen=True)
 class PriceList:
-    """All offers, in one currency (its ISO 4217 code)."""
+    """All offers, in one currency (its ISO 4217 code). example: the prices are invented, and every page says so"""
 
     currency: str
     prices: tuple[Price, ...]
+    example: bool = False
 
 
 def read_catalogue(path: Path) -> dict[str, Accelerator]:
@@ -95,7 +96,10 @@ def read_prices(path: Path, catalogue: Mapping[str, Accelerator]) -> PriceList:
     if not prices:
         raise PlanRefused(13, f"{path.name} has no offer")
     _require_distinct([one.name for one in prices], path)
-    return PriceList(currency, tuple(prices))
+    example = data.get("example", False)
+    if not isinstance(example, bool):
+        raise PlanRefused(13, f"{path.name}: example is true or false")
+    return PriceList(currency, tuple(prices), example)
 
 
 def stale(prices: PriceList, today: datetime.date) -> tuple[str, ...]:
@@ -104,9 +108,11 @@ def stale(prices: PriceList, today: datetime.date) -> tuple[str, ...]:
     for price in prices.prices:
         days = (today - price.date).days
         if days > STALE_DAYS:
-            words.append(f"the price of {price.name} is {days} days old ({price.source}): ask again")
+            words.append(
+                f"The price of {price.name} is {days} days old ({price.source}). Ask for it again, and plan again."
+            )
         elif days < 0:
-            words.append(f"the price of {price.name} is dated after today")
+            words.append(f"The price of {price.name} is dated after today. Correct its date.")
     return tuple(words)
 
 

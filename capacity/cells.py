@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from capacity.kinds import UNTOUCHED
 from capacity.results import Interval
 from capacity.runs import CallResult, RunResult
 from capacity.simulate import Scene, replay
@@ -22,8 +21,6 @@ _FIRST_TOKEN = 20
 _CLASS_NUMBERS = {"interactive": 0, "standard": 1, "batch": 2}
 # Seeds of the noise that a prediction's interval spans.
 SEEDS = (1, 2, 3)
-# The least that the fit's error is taken to be: no calibration is surer. And that of step times that were carried over.
-_LEAST_ERROR, _CARRIED_ERROR = 0.02, UNTOUCHED - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +59,14 @@ class Prediction:
     figures: Figures
     intervals: Mapping[str, Interval]
 
+    def without(self, unseen: frozenset[str]) -> Prediction:
+        """Return it without the figures that are not measured."""
+        return replace(self, intervals={name: one for name, one in self.intervals.items() if name not in unseen})
+
 
 def predict(scene: Scene, arrivals: Sequence[Arrival]) -> Prediction:
-    """Simulate a trace. The interval spans the seeds of the noise and steps that are off by as much as the fit was, or
-    as much as those of another machine may be."""
-    error = _CARRIED_ERROR if scene.profile.transferred else max(_LEAST_ERROR, scene.profile.quality.median)
+    """Simulate a trace. The interval spans the seeds of the noise and steps that are off by as much as the fit was."""
+    error = scene.profile.error
     runs = [figures(replay(scene, arrivals, seed)).as_dict() for seed in SEEDS]
     middle = Figures(**{name: float(np.mean([run[name] for run in runs])) for name in runs[0]})
     for factor in (1 / (1 + error), 1 + error):
@@ -91,7 +91,7 @@ def line_of(workload: Workload, arrivals: Sequence[Arrival], name: str, warm: in
                 "latency_class": _CLASS_NUMBERS[one.latency_class],
                 "adapter": None if one.adapter is None else digest_of(workload, one.adapter),
                 "scope": f"{name}/{one.cached}",
-                "prompt": _prompt(one, number),
+                "prompt": prompt_tokens(one, number),
                 "output": one.output,
             }
             for number, one in enumerate(arrivals)
@@ -104,8 +104,8 @@ def digest_of(workload: Workload, adapter: int) -> str:
     return f"r{workload.rank_of(adapter)}-{adapter:05d}"
 
 
-def _prompt(arrival: Arrival, number: int) -> list[int]:
-    """Return tokens: the first `cached` are those of every such call, the others no other call's."""
+def prompt_tokens(arrival: Arrival, number: int) -> list[int]:
+    """Return tokens: the first `cached` are those of every such call, the others no other number's (below 180³)."""
     begins = [_FIRST_TOKEN + place % 97 for place in range(arrival.cached)]
     own = [_FIRST_TOKEN + number // _PREFIX_TOKENS**power % _PREFIX_TOKENS for power in range(3)]
     rest = arrival.prompt - arrival.cached

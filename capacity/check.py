@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -72,14 +73,52 @@ class Asked:
     arrivals: list[Arrival]
 
 
+class Engine(Protocol):
+    """An engine that runs cells. most_adapters: as many as it has, None: any number; unseen: figures it cannot tell"""
+
+    @property
+    def most_adapters(self) -> int | None: ...
+
+    @property
+    def unseen(self) -> frozenset[str]: ...
+
+    def run(self, profile: Profile, asked: Sequence[Asked], *, seconds: float) -> list[RunResult]:
+        """Run cells of about `seconds` each. Raises PlanRefused where it is another model than the profile's."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StartedEngine:
+    """An engine that is started for the cells. flags: its process's"""
+
+    flags: Sequence[str]
+    most_adapters: None = None
+    unseen: frozenset[str] = frozenset()
+
+    def run(self, profile: Profile, asked: Sequence[Asked], *, seconds: float) -> list[RunResult]:
+        """Run cells in one process. Raises PlanRefused."""
+        return run_cells(profile, asked, self.flags, seconds=seconds)
+
+
 def cells_of(
-    profile: Profile, workload: Workload, *, count: int, seconds: float, seed: int, loads: Sequence[float] = LOADS
+    profile: Profile,
+    workload: Workload,
+    *,
+    count: int,
+    seconds: float,
+    seed: int,
+    most_adapters: int | None = None,
+    loads: Sequence[float] = LOADS,
 ) -> list[Asked]:
-    """Draw cells that take about `seconds` each on the engine, loads and adapter mixes taking turns."""
+    """Draw cells that take about `seconds` each on the engine, loads and adapter mixes taking turns.
+
+    most_adapters: as many as the engine has; None: any number
+    """
     asked = []
     for number in range(count):
         load, share = loads[number % len(loads)], ADAPTERS[number % len(ADAPTERS)]
         adapters = round(share * profile.replica.slots) if workload.adapters else 0
+        adapters = adapters if most_adapters is None else min(adapters, most_adapters)
         mixed = msgspec.structs.replace(workload, adapters=adapters)
         scene = Scene(profile, mixed)
         rate = load * highest_rate(scene, Effort(seeds=2, requests=400, first_seed=seed))
@@ -91,23 +130,23 @@ def cells_of(
 def check(
     profile: Profile,
     workload: Workload,
-    flags: Sequence[str],
+    engine: Engine,
     *,
     count: int = 6,
     seconds: float = 15.0,
     seed: int = 100,
     progress: Progress = quiet,
 ) -> CheckResult:
-    """Predict fresh cells, run them on a real engine with these flags, and compare. Raises PlanRefused."""
+    """Predict fresh cells, run them on a real engine, and compare. Raises PlanRefused."""
     if not 1 <= count <= 60 or not 1 <= seconds <= 600:
         raise PlanRefused(8, "1 to 60 cells of 1 to 600 seconds each")
-    asked = cells_of(profile, workload, count=count, seconds=seconds, seed=seed)
+    asked = cells_of(profile, workload, count=count, seconds=seconds, seed=seed, most_adapters=engine.most_adapters)
     said = []
     for one in asked:
         progress(f"predicting load {one.load:.2f}, {one.scene.workload.adapters} adapters, {len(one.arrivals)} calls")
-        said.append(predict(one.scene, one.arrivals))
+        said.append(predict(one.scene, one.arrivals).without(engine.unseen))
     progress(f"running {count} cells on the engine")
-    results = run_cells(profile, asked, flags, seconds=seconds)
+    results = engine.run(profile, asked, seconds=seconds)
     cells = tuple(
         CheckedCell(one.load, one.rate, one.scene.workload.adapters, len(one.arrivals), prediction, figures(truth))
         for one, prediction, truth in zip(asked, said, results, strict=True)

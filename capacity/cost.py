@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from capacity.catalogue import MICRO
 from capacity.errors import PlanRefused
 
 SWING = 0.2
@@ -102,13 +101,6 @@ def tornado(inputs: Mapping[str, float], outcome: Callable[[Mapping[str, float]]
         for name, value in inputs.items()
     ]
     return sorted(swings, key=lambda one: (-one.width, one.name))
-
-
-def amount(micro: int, currency: str) -> str:
-    """Return an amount in words, with two digits, or four below one unit: 1,234.56 USD."""
-    digits = 2 if abs(micro) >= MICRO else 4
-    value = Fraction(micro, MICRO)
-    return f"{float(round(value, digits)):,.{digits}f} {currency}"
 
 
 def _a_million(cost: int, tokens: float) -> int | None:

@@ -262,8 +262,9 @@ def _short(calls: Hours, start: datetime, hours: int) -> Forecast:
     flat = np.full(hours, level)
     days = len(calls) / 24
     words = (
-        f"the history has {days:.1f} days, and a typical week needs {SHORT_DAYS}: the level of its last day stands "
-        f"for every hour, and the interval is {_SHORT_FACTOR:.0f} times as wide either way"
+        f"The history has {days:.1f} days, and a typical week needs {SHORT_DAYS}: the level of its last day stands "
+        f"for every hour, and the interval reaches from a third of it to {_SHORT_FACTOR:.0f} times. "
+        f"Plan again once there are {SHORT_DAYS} days."
     )
     top = level * _SHORT_FACTOR
     return Forecast(
@@ -273,7 +274,8 @@ def _short(calls: Hours, start: datetime, hours: int) -> Forecast:
 
 def _warnings(calls: Hours) -> tuple[str, ...]:
     missing = int(np.isnan(calls).sum())
-    return (f"{missing} of {len(calls)} hours were not recorded; others stand for them",) if missing else ()
+    words = f"{missing} of {len(calls)} hours were not recorded: the same hours of other weeks stand for them."
+    return (words,) if missing else ()
 
 
 def _with_events(found: Forecast, events: Sequence[Event]) -> Forecast:

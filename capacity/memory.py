@@ -126,14 +126,22 @@ def measured_budget(profile: Profile, workload: Workload) -> MemoryBudget:
 def step(found: MemoryBudget, workload: Workload) -> Step:
     """Return step 5 as it is printed."""
     inputs = {kind: f"{size / _GB:.2f} GB" for kind, size in found.kinds().items()}
-    inputs["longest call"] = f"{workload.longest} tokens"
+    inputs["longest call"] = f"{workload.longest:,} tokens"
+    mean = workload.mean(lambda sample: sample.prompt + sample.output / 2)
     return Step(
         5,
         "Memory",
         inputs,
         "B_max = (M·u − W − slots·page·⌈r/16⌉ − R) / (κ·E[P + O/2])",
-        f"{found.kv_tokens:,} tokens of KV: {found.sequences} sequences of the mean length at once",
+        f"{found.kv_tokens:,} tokens of KV: {found.sequences:,} sequences of the mean length at once",
         float(found.sequences),
         "sequences",
         found.source,
+        worked=f"({_gb(found.usable)} − {_gb(found.weights)} − {_gb(found.adapters)} − {_gb(found.workspace)}) GB = "
+        f"{_gb(found.kv)} GB; {_gb(found.kv)} GB / {found.kv / max(1, found.kv_tokens):,.0f} B per token = "
+        f"{found.kv_tokens:,} tokens; {found.kv_tokens:,} / {mean:.1f} tokens = {found.sequences:,} sequences",
     )
+
+
+def _gb(size: int) -> str:
+    return f"{size / _GB:.3f}"

@@ -27,8 +27,9 @@ CONFIDENCE = 0.9
 # The search ends when the rate that fails is at most this much above the one that holds.
 PRECISION = 0.03
 _MOST_STEPS = 14
-# Share of a run's calls that may be waiting when the last one arrives. A promise that is longer than a run would hide
-# a queue that grows; one that does not holds some calls whatever the length of the run.
+# Share of a run's calls that may be waiting when the last one arrives, as a lower bound: one waiting call of ten
+# proves no queue. A promise that is longer than a run would hide a queue that grows; one that does not holds some calls
+# whatever the length of the run.
 MOST_BACKLOG = 0.1
 Progress = Callable[[str], None]
 
@@ -97,7 +98,7 @@ def point(results: Sequence[RunResult], workload: Workload, rate: float, capacit
         hit=float(np.mean([result.hit for result in results])),
         busy=float(np.mean([result.busy for result in results])),
         refused=float(np.mean([result.refused for result in results])),
-        backlog=float(np.mean([result.backlog for result in results])),
+        backlog=interval([r.backlog for r in results], sum(r.waiting for r in results), requests).low,
         requests=requests,
         seeds=len(results),
     )
@@ -137,7 +138,7 @@ def why(found: CurvePoint, workload: Workload) -> str:
         if found.tpot.p99 > promise.tpot:
             misses.append(f"the p99 per token is {1e3 * found.tpot.p99:.0f} ms ({name}: {1e3 * promise.tpot:.0f} ms)")
     if found.backlog > MOST_BACKLOG:
-        misses.append(f"{100 * found.backlog:.0f} % were still waiting when the last one came, so queues grow")
+        misses.append(f"at least {100 * found.backlog:.0f} % still waited when the last one came, so queues grow")
     if found.refused > 0:
         misses.append(f"{100 * found.refused:.1f} % are refused")
     reason = "; ".join(misses) or "the runs differ too much for a proof"
@@ -161,7 +162,10 @@ def operating_point(
     Raises PlanRefused where not even a twentieth of the highest rate keeps the promise.
     """
     effort = effort or Effort()
-    warnings = () if effort.enough else (f"Only {effort.requests} requests and {effort.seeds} seeds were simulated.",)
+    few = f"Only {effort.requests:,} requests and {effort.seeds} seeds were simulated"
+    warnings = (
+        () if effort.enough else (f"{few}: plan with {LEAST_REQUESTS:,} and {LEAST_SEEDS} before you rely on it.",)
+    )
     _check_effort(effort, scene.workload.alpha)
     best: tuple[float, Mapping[str, int], Scene] | None = None
     refused: PlanRefused | None = None
@@ -275,10 +279,12 @@ def step(found: OperatingPoint, replicas: int, workload: Workload) -> Step:
         | {name: f"{value}" for name, value in found.settings.items()},
         "μ* = max rate with lower 90 % bound of attainment ≥ α",
         f"{chosen.rate:.2f} requests/s ({100 * chosen.load:.0f} % of the highest): "
-        f"{100 * chosen.attainment.value:.2f} % within the promise, at least {100 * chosen.attainment.low:.2f} %. "
-        f"{found.next_fails[replicas]}",
+        f"{100 * chosen.attainment.value:.2f} % within the promise, at least {100 * chosen.attainment.low:.2f} % with "
+        f"{100 * CONFIDENCE:.0f} % confidence",
         chosen.rate,
         "requests/s",
         found.source,
         found.warnings,
+        f"{100 * chosen.attainment.low:.2f} % ≥ {100 * workload.alpha:g} % at {chosen.rate:.2f} requests/s. "
+        f"{found.next_fails[replicas]}",
     )

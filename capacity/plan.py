@@ -29,6 +29,7 @@ from capacity.steps_of_plan import steps_of
 from capacity.usage import UsageFile
 
 CHECK_DAYS = 28
+_USAGE_DAYS = 2  # between the last hour of the usage and the plan, without a warning
 _MOST_ROUNDS = 4  # of a fleet, and its accelerators simulated with full effort
 LOADS = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0)
 _TORNADO_SECONDS = 2.0
@@ -93,11 +94,14 @@ def plan(inputs: Inputs, progress: Progress = quiet) -> Plan:
         found = _with_kinds(found, _simulated(inputs, unsure, progress, sure=True))
     bases = tuple(_finished(inputs, one, fleet, blocks, progress) for one in found)
     low, high = _interval(inputs, bases, blocks)
-    warnings = [*stale(inputs.prices, inputs.today)]
+    warnings = [*_examples(inputs), *stale(inputs.prices, inputs.today), *_old_usage(inputs)]
     for one in bases:
-        warnings += [*one.warnings, *one.demand.warnings]
+        warnings += [*one.warnings, *one.demand.warnings, *one.chosen.point.warnings]
     if fleet.gap > 0.01:
-        warnings.append(f"A fleet that costs up to {100 * fleet.gap:.1f} % less may exist: the search ran out of time.")
+        warnings.append(
+            f"A fleet that costs up to {100 * fleet.gap:.1f} % less may exist: the search ran out of time. Offer fewer "
+            "accelerators at once."
+        )
     hours = len(bases[0].demand.median)
     return Plan(
         inputs,
@@ -115,6 +119,25 @@ def plan(inputs: Inputs, progress: Progress = quiet) -> Plan:
     )
 
 
+def _examples(inputs: Inputs) -> list[str]:
+    """Return a sentence for each file whose figures are invented."""
+    words = []
+    if inputs.prices.example:
+        words.append("The prices are invented, so every amount is one of an example. Write the offers that you have.")
+    if inputs.terms.example:
+        words.append("The promises and shares are those of an example. Write what you promise and pay.")
+    return words
+
+
+def _old_usage(inputs: Inputs) -> list[str]:
+    """Return a sentence where the usage ends long before the plan's day: its weeks are past in part."""
+    end = (inputs.usage.start + datetime.timedelta(hours=inputs.usage.hours)).date()
+    days = (inputs.today - end).days
+    if days <= _USAGE_DAYS:
+        return []
+    return [f"The usage ends {days} days before the plan: the planned weeks begin there. Export it again."]
+
+
 def _calls(inputs: Inputs, fingerprint: str) -> bool:
     classes = inputs.usage.bases[fingerprint].classes.values()
     return any(sum(one.served) + sum(one.refused) for one in classes)
@@ -128,9 +151,8 @@ def _asked(inputs: Inputs, fingerprint: str) -> BasePlan:
     unpromised = asked - given.promises.keys()
     if unpromised:
         raise PlanRefused(2, f"{name} is asked in the class {', '.join(sorted(unpromised))}, which has no promise")
-    workload, warnings = from_usage(
-        usage.usage(fingerprint), given.promises, alpha=given.alpha, failures=given.failures
-    )
+    promises = {one: given.promises[one] for one in sorted(asked)}  # others would be drawn, and blamed, for nothing
+    workload, warnings = from_usage(usage.usage(fingerprint), promises, alpha=given.alpha, failures=given.failures)
     demand = forecast(usage.demand(fingerprint), weeks=given.weeks, events=inputs.events)
     return BasePlan(fingerprint, name, workload, demand, warnings=warnings)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -12,6 +13,11 @@ from capacity.steps import PRIOR, Probes, StepModel
 from serving.scheduler.limits import Limits
 
 FORMAT = 1
+MEASURED, OVER_HTTP = "measured", "measured over HTTP"
+# The error that step times have which were carried over from another machine.
+CARRIED_ERROR = 0.3
+# The least that a fit's error is taken to be: no calibration is surer, and one from outside sees no single step.
+_LEAST_ERROR = {MEASURED: 0.02, OVER_HTTP: 0.05}
 _LARGEST = 4 << 20
 
 
@@ -68,7 +74,10 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Quality(msgspec.Struct, frozen=True, kw_only=True):
-    """The fit's errors on steps that it did not see. steps: measured; median, p90: of relative errors"""
+    """The fit's errors on what it did not see. steps: measured; median, p90: of relative errors
+
+    Over HTTP: on the figures of cells that it did not see; `steps` are the tokens that were timed.
+    """
 
     steps: int
     median: float
@@ -78,7 +87,11 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """One calibration. load_seconds: of cold loads on an idle replica; load_speed: how fast loads go on beside steps
 
+    example: the figures are invented, and every page of a plan says so
     own_clock: whether times are the processors' seconds, of one thread, instead of the wall's
+    source: how it was measured, on the engine or over HTTP. Over HTTP there are no probes (0), and no loads where the
+        replica lists no adapters
+    http_seconds: from a client to the engine, in the time to a first token
     """
 
     format: int = FORMAT
@@ -97,6 +110,19 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     probe_gemm: float
     quality: Quality
     transferred: bool = False
+    example: bool = False
+    source: Literal["measured", "measured over HTTP"] = "measured"
+    http_seconds: float = 0.0
+
+    @property
+    def over_http(self) -> bool:
+        """Return whether the replica was measured from outside."""
+        return self.source == OVER_HTTP
+
+    @property
+    def error(self) -> float:
+        """Return how far step times are taken to be off, as a share: intervals are at least as wide."""
+        return max(CARRIED_ERROR if self.transferred else _LEAST_ERROR[self.source], self.quality.median)
 
     @property
     def steps(self) -> StepModel:
@@ -127,14 +153,18 @@ def read_profile(path: Path) -> Profile:
 
 def check(profile: Profile, name: str) -> None:
     """Raise PlanRefused for a profile whose numbers cannot be."""
-    numbers = [*profile.coefficients.values(), *profile.load_seconds, profile.probe_read, profile.probe_gemm]
+    numbers = [*profile.coefficients.values(), *profile.load_seconds]
+    if not profile.over_http:
+        numbers += [profile.probe_read, profile.probe_gemm]
     if profile.format != FORMAT:
         raise PlanRefused(8, f"{name}: format {profile.format}, this version reads {FORMAT}; calibrate again")
     if profile.coefficients.keys() != PRIOR.keys():
         raise PlanRefused(8, f"{name}: the coefficients of another version; calibrate again")
     if not all(0 < number < 1e18 for number in numbers) or not 0 <= profile.load_speed <= 1.5:
         raise PlanRefused(8, f"{name}: coefficients, loads and probes must be above 0 and finite")
-    if not profile.load_seconds or not profile.residuals:
+    if not 0 <= profile.http_seconds < 60:
+        raise PlanRefused(8, f"{name}: {profile.http_seconds:g} s from a client to the engine")
+    if not profile.residuals or not (profile.load_seconds or profile.over_http):
         raise PlanRefused(8, f"{name}: no loads or no residuals were measured; calibrate again")
     sizes = profile.replica
     if min(sizes.max_batched_tokens, sizes.max_num_seqs, sizes.blocks, sizes.slots, sizes.pages) < 1:
@@ -156,8 +186,15 @@ def warnings_of(profile: Profile, *, commit: str | None = None, fingerprint: str
             f"The profile was measured with another base model ({profile.model.name}, "
             f"{profile.model.fingerprint[:12]}); the plan is for {fingerprint[:12]}."
         )
+    if profile.example:
+        said.append(f"The profile of {profile.model.name} is invented: no machine was timed. Calibrate one.")
     if profile.own_clock:
         said.append("The profile counts processor seconds of one thread: it says nothing about a replica's wall time.")
+    if profile.over_http:
+        said.append(
+            "The profile was measured over HTTP, from figures of whole cells: intervals are wider than those of "
+            "`calibrate --model`. Loads beside steps were not timed."
+        )
     if profile.transferred:
         said.append("The step times were carried over from another machine by two probes: a factor of 1.3 either way.")
     return tuple(said)

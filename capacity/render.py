@@ -76,13 +76,13 @@ def check_markdown(result: CheckResult) -> str:
 def profile_markdown(profile: Profile) -> str:
     """Return what a calibration found, as a table."""
     rows = [f"| {name} | {value:.3g} |" for name, value in profile.coefficients.items()]
-    quality = profile.quality
+    quality, seen = profile.quality, "streamed tokens" if profile.over_http else "steps"
     return "\n".join(
         [
             f"# Calibration of {profile.model.name} ({profile.model.dtype})",
             "",
-            f"{quality.steps} steps on {profile.machine.gpu or profile.machine.cpu}; "
-            f"{100 * quality.median:.1f} % off in the median on steps that the fit did not see, "
+            f"{quality.steps} {seen} on {profile.machine.gpu or profile.machine.cpu}, {profile.source}; "
+            f"{100 * quality.median:.1f} % off in the median on {_unseen(profile)} that the fit did not see, "
             f"90 % of them below {100 * quality.p90:.0f} %.",
             "",
             "| coefficient | seconds |",
@@ -91,6 +91,10 @@ def profile_markdown(profile: Profile) -> str:
             "",
         ]
     )
+
+
+def _unseen(profile: Profile) -> str:
+    return "figures of cells" if profile.over_http else "steps"
 
 
 def curve_svg(points: Sequence[CurvePoint], found: OperatingPoint | None = None, promise: float | None = None) -> str:

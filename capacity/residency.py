@@ -60,6 +60,7 @@ def working_set(workload: Workload, slots: int, pages: int, batch: int, rate: fl
 
 def step(found: WorkingSet, workload: Workload) -> Step:
     """Return step 6 as it is printed."""
+    adapted = workload.rate * (1.0 - workload.base_share) if workload.adapters else 0.0
     return Step(
         6,
         "Working set",
@@ -75,4 +76,6 @@ def step(found: WorkingSet, workload: Workload) -> Step:
         found.hit,
         "share",
         found.source,
+        worked=f"{adapted:.3f} adapter calls/s × (1 − {found.hit:.4f}) = {found.cold_starts:.3f} cold starts/s"
+        + (f"; p₁ = {float(workload.popularity()[0]):.2f}" if workload.adapters else ""),
     )

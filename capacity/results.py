@@ -30,6 +30,7 @@ class Step:
     inputs: name → value with its unit, as text
     value: the result as a number in `unit`; None where the result is no single number
     warnings: sentences that stay on every page of the plan
+    worked: the formula with the numbers of this plan; empty where there is nothing to compute
     """
 
     number: int
@@ -41,6 +42,7 @@ class Step:
     unit: str
     source: Source
     warnings: tuple[str, ...] = ()
+    worked: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ class CurvePoint:
     ttft, itl, tpot: seconds; tpot is a request's mean time per output token after the first
     hit: share of adapter requests that found their adapter resident; busy: share of time in which a step ran
     requests, seeds: how many were simulated or measured
-    backlog: share of calls that waited for their first token when the last one arrived
+    backlog: at least this share of calls waited for their first token when the last one arrived, with 90 % confidence
     """
 
     rate: float

@@ -29,6 +29,14 @@ class CallResult:
         return sum(self.gaps) / len(self.gaps) if self.gaps else 0.0
 
 
+@dataclass(slots=True)
+class TimedCall:
+    """The outcome of a call, in seconds of one clock. tokens: when each arrived; none where the replica was full"""
+
+    sent: float
+    tokens: list[float] = field(default_factory=list)
+
+
 @dataclass(frozen=True, slots=True)
 class RunResult:
     """One run of one seed, its warm-up left out. seconds: from the first counted arrival to the last one's"""
@@ -70,11 +78,15 @@ class RunResult:
         return 1.0 - sum(call.cold for call in adapted) / max(1, len(adapted))
 
     @property
+    def waiting(self) -> int:
+        """Return how many calls had no first token yet when the last one arrived."""
+        last = self.calls[-1].arrival.at
+        return sum(last < call.arrival.at + call.ttft < float("inf") for call in self.calls)
+
+    @property
     def backlog(self) -> float:
         """Return the share of calls that had no first token yet when the last one arrived."""
-        last = self.calls[-1].arrival.at
-        waiting = sum(last < call.arrival.at + call.ttft < float("inf") for call in self.calls)
-        return waiting / max(1, len(self.calls))
+        return self.waiting / max(1, len(self.calls))
 
     @property
     def refused(self) -> float:

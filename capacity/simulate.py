@@ -8,6 +8,7 @@ import random
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
+from capacity.errors import PlanRefused
 from capacity.profile import Profile
 from capacity.runs import CallResult, RunResult
 from capacity.steps import StepModel
@@ -80,15 +81,18 @@ def replay(scene: Scene, arrivals: Seq[Arrival], seed: int, *, warm_share: float
     )
 
 
-class _World(Script):
+class World(Script):
     """One replica's script: step times of the model, and what callers saw."""
 
     def __init__(self, scene: Scene, name: str, rng: random.Random) -> None:
+        if scene.workload.adapters and not scene.profile.load_seconds:
+            raise PlanRefused(8, "the profile measured no load of an adapter: it says nothing of calls for adapters")
         self.name, self._rng = name, rng
         self._model, self._noise = scene.steps, scene.noise
         self._workload, self._ranks = scene.workload, dict[str, int]()
         self.calls: dict[Sequence, CallResult] = {}
         self._last: dict[Sequence, float] = {}
+        self._way = scene.profile.http_seconds
         profile, workload = scene.profile, scene.workload
         loads = profile.load_seconds
         sizes = profile.replica
@@ -136,7 +140,7 @@ class _World(Script):
         call, now = self.calls[sequence], self.replica.now
         last = self._last.get(sequence)
         if last is None:
-            call.ttft = now - call.arrival.at
+            call.ttft = now - call.arrival.at + self._way
         else:
             call.gaps.append(now - last)
         self._last[sequence] = now
@@ -169,7 +173,7 @@ class _SimulatedFleet:
         self.scene = scene
         self.calls: list[CallResult] = []
         self.worlds = [
-            _World(scene, f"replica-{number}", random.Random(f"{seed}/{number}")) for number in range(scene.replicas)
+            World(scene, f"replica-{number}", random.Random(f"{seed}/{number}")) for number in range(scene.replicas)
         ]
         self._chance, self._rates = random.Random(f"{seed}/route"), Rates()
         self._fleet = Fleet()

@@ -88,6 +88,18 @@ class StepModel:
             total *= 1.0 + c["loading"]
         return total * (1.0 + c["mixed"]) if 0 < work.decode_rows < work.rows else total
 
+    def parts(self, work: StepWork) -> dict[str, float]:
+        """Return the seconds of a step beside which nothing loads, by what they go to: their sum is `seconds`."""
+        c = self.coefficients
+        return {
+            "layers": _norm(c["weights"], c["row"] * work.rows) * _factor(self.shape, work.rows),
+            "head": _norm(c["head"], c["sample"] * work.samples) if work.samples else 0.0,
+            "context": c["context"] * work.context + c["pair"] * work.pairs,
+            "adapters": c["adapter"] * work.adapters + c["page"] * work.pages + c["rank_row"] * work.rank_rows,
+            "step": c["step"],
+            "rows": c["decode_row"] * work.decode_rows,
+        }
+
     def scaled(self, factors: Mapping[str, float]) -> StepModel:
         """Return the model with some coefficients multiplied."""
         return replace(self, coefficients={k: v * factors.get(k, 1.0) for k, v in self.coefficients.items()})
@@ -138,6 +150,29 @@ def fit(
     return Fit(replace(model, residuals=tuple(map(float, kept))), len(works), median, p90)
 
 
+def fit_sums(
+    works: Sequence[StepWork], weights: Array, ways: Array, seconds: Array, *, way: float
+) -> tuple[StepModel, float]:
+    """Fit a model to figures that are sums of steps: what is known of a replica that is measured from outside.
+
+    weights: [figures, steps]; ways: [figures], how often a figure has the seconds from a client to the engine, which
+    are fitted beside the steps and begin at `way`; seconds: [figures], measured. Residuals and priors are those of
+    `fit`; the shape of rows stays 1. Returns the model and the seconds of a way.
+    """
+    features, shape, count = _features(works), np.zeros(len(KNOTS)), len(PRIOR)
+    start, observed = np.log(list(PRIOR.values())), np.log(seconds)
+    # As in `_solve`: one speed for the whole prior first.
+    speed = float(np.median(observed - np.log(weights @ _seconds(features, start, shape))))
+    start = np.append(start + speed * _TIMES, np.log(way))
+
+    def residuals(theta: Array) -> Array:
+        said = weights @ _seconds(features, theta[:count], shape) + ways * np.exp(theta[count])
+        return np.concatenate([np.log(said) - observed, (theta - start) / _PRIOR_WIDTH * _SOFT])
+
+    solved = least_squares(residuals, start, loss="soft_l1", f_scale=_SOFT, max_nfev=200)
+    return StepModel(_named(solved.x[:count])), float(np.exp(solved.x[count]))
+
+
 def fit_linear(works: Sequence[StepWork], seconds: Sequence[float]) -> Mapping[str, float]:
     """Fit steps that are linear in their work, with the same effort: what the roofline's shape is compared with."""
     matrix, measured = _linear_features(works), np.asarray(seconds, np.float64)
@@ -181,6 +216,7 @@ def transfer(model: StepModel, measured: Probes, other: Probes) -> StepModel:
 
 _LOG_KNOTS = np.log(KNOTS)
 _COLUMNS = ("rows", "samples", "context", "pairs", "adapters", "pages", "rank_rows", "decode_rows", "loading")
+_TIMES = np.array([name not in SHARES for name in PRIOR], np.float64)
 _LINEAR = ("row", "sample", "context", "pair", "adapter", "page", "rank_row", "step", "decode_row")
 
 
@@ -222,7 +258,7 @@ def _solve(features: Array, measured: Array, prior: StepModel | None) -> tuple[A
     count, observed = len(start), np.log(measured)
     # One speed for the whole prior first: the machine may be ten times as fast.
     speed = float(np.median(observed - np.log(_seconds(features, start, np.array(prior.shape)))))
-    start = start + np.array([0.0 if name in SHARES else speed for name in PRIOR])
+    start = start + speed * _TIMES
     weight = _SOFT  # residuals of the prior are in units of its width, those of steps in units of _SOFT
 
     def residuals(theta: Array) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Collection
 from fractions import Fraction
 from pathlib import Path
 
@@ -23,6 +24,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     growth: of demand in the time that a replica takes to be ready; ready_seconds: that time
     creator_share, fee_share: of the revenue; zone_may_fail: the degraded promise holds without any one zone
     memory_share: of an accelerator that a replica takes; workspace_gb: of a step; slots: adapters kept resident
+    example: the figures are invented, and every page of the plan says so
     """
 
     promises: dict[str, Promise]
@@ -38,6 +40,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     memory_share: float = 0.92
     workspace_gb: float = 2.0
     slots: int = 256
+    example: bool = False
 
     @property
     def shares(self) -> tuple[Fraction, Fraction]:
@@ -59,10 +62,11 @@ def read_terms(path: Path) -> Terms:
     return terms
 
 
-def step(terms: Terms) -> Step:
-    """Return step 2 as it is printed."""
+def step(terms: Terms, asked: Collection[str]) -> Step:
+    """Return step 2 as it is printed. asked: the classes that the usage has calls of"""
     inputs = {
-        name: f"first token within {one.ttft:g} s, then {1e3 * one.tpot:g} ms a token"
+        name: f"first token within {one.ttft:g} s, then {1e3 * one.tpot:g} ms per token"
+        + ("" if name in asked else "; not asked, so not planned for")
         for name, one in sorted(terms.promises.items())
     }
     return Step(
@@ -74,6 +78,7 @@ def step(terms: Terms) -> Step:
         terms.alpha,
         "share",
         Source.CATALOGUE,
+        worked=f"α = {terms.alpha:g}; k = {terms.failures}",
     )
 
 

@@ -26,6 +26,7 @@ SCORERS = {
     "telecom": ("--scorer", "fields", "--field", "queue", "--field", "priority"),
 }
 ROLES = ("staff", "finance", "health", "telecom", "consumer")
+_CLI_SECONDS = 180  # of one command, without what it was told to wait
 
 
 def sample_credentials(state: State) -> Path:
@@ -75,8 +76,11 @@ class SampleCreator:
         answer = httpx.get(f"{self.url}/models/{self.model_name}", timeout=10)
         return answer.status_code == 200
 
-    def cli(self, *arguments: str, stdin: str | None = None) -> str:
-        """Run `intarsia …` as this creator. Returns its standard output; raises LocalStackError with its error."""
+    def cli(self, *arguments: str, stdin: str | None = None, seconds: float = _CLI_SECONDS) -> str:
+        """Run `intarsia …` as this creator, for at most `seconds`.
+
+        Returns its standard output; raises LocalStackError with its error.
+        """
         home = self.state.root / "creators" / self.role
         home.mkdir(parents=True, exist_ok=True)
         environment = {
@@ -87,14 +91,17 @@ class SampleCreator:
             "PYTHONPATH": str(REPOSITORY),  # this clone's command, as every other process is this clone's
             "LANG": os.environ.get("LANG", "C.UTF-8"),
         }
-        done = subprocess.run(
-            [str(Path(sys.executable).with_name("intarsia")), *arguments],
-            env=environment,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=180,
-        )
+        try:
+            done = subprocess.run(
+                [str(Path(sys.executable).with_name("intarsia")), *arguments],
+                env=environment,
+                input=stdin,
+                capture_output=True,
+                text=True,
+                timeout=seconds,
+            )
+        except subprocess.TimeoutExpired:
+            raise LocalStackError(f"`intarsia {' '.join(arguments)}` took longer than {seconds:.0f} s.") from None
         if done.returncode != 0:
             raise LocalStackError(f"`intarsia {' '.join(arguments)}` failed:\n{(done.stderr + done.stdout)[-2000:]}")
         return done.stdout
@@ -141,7 +148,7 @@ class SampleCreator:
         """
         rows = EXAMPLES / self.task / "heldout.jsonl"
         options = ("--model", self.model_name, *SCORERS[self.task], "--wait", str(wait), "--yes", "--json")
-        answer: dict[str, Any] = json.loads(self.cli("eval", "push", str(rows), *options))
+        answer: dict[str, Any] = json.loads(self.cli("eval", "push", str(rows), *options, seconds=wait + _CLI_SECONDS))
         return answer
 
 

@@ -99,6 +99,7 @@ def _serve_folders(config: settings.ServingConfig, listener: socket.socket, fing
         source = DirectoryAdapterSource(config.adapters, base.spec)
         building = _in_background(lambda: build_engine(config, base, source))
         # Meanwhile: these take a fifth of a second.
+        from serving.about import about_route
         from serving.engine.watchdog import Watchdog
         from serving.http.admission import InsecureAuthorizer
         from serving.http.app import create_app
@@ -113,6 +114,7 @@ def _serve_folders(config: settings.ServingConfig, listener: socket.socket, fing
         base.tokenizer,
         authorizer=InsecureAuthorizer(source, config.request_timeout_s),
         contracts=source,
+        extra_routes=[about_route(config, base, engine)],
         max_body_bytes=config.max_body_bytes,
         shutdown_grace_s=config.shutdown_grace_s,
     )

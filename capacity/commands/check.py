@@ -1,13 +1,14 @@
-"""Predict fresh cells, run them on a real engine, print both; exit 1 beyond the stated intervals."""
+"""Predict fresh cells, run them on an engine or a running replica, print both; exit 1 beyond the stated intervals."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from capacity.check import check
+from capacity.check import Engine, StartedEngine, check
+from capacity.check_url import RemoteEngine
 from capacity.child import engine_flags
-from capacity.commands.output import add_engine_flags, add_output_flags, emit, say
+from capacity.commands.output import add_engine_flags, add_output_flags, check_engine_flags, emit, say
 from capacity.errors import PlanRefused
 from capacity.operating import quiet
 from capacity.profile import read_profile
@@ -29,14 +30,19 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Check a profile. Returns 1 where too many figures lie outside their intervals."""
     profile, workload = read_profile(options.profile), read_workload(options.workload)
+    check_engine_flags(options)
     if profile.own_clock != options.cpu_clock:
         raise PlanRefused(8, "profile and check must use the same clock: --cpu-clock on both, or on neither")
-    dtype = profile.model.dtype if options.dtype == "auto" else options.dtype
-    flags = engine_flags(options.model, dtype, options.threads, options.cpu_clock, options.engine)
+    if options.url is not None:
+        engine: Engine = RemoteEngine(options.url, options.base, profile)
+    else:
+        dtype = profile.model.dtype if options.dtype == "auto" else options.dtype
+        flags = engine_flags(options.model, dtype, options.threads, options.cpu_clock, options.engine)
+        engine = StartedEngine(flags)
     result = check(
         profile,
         workload,
-        flags,
+        engine,
         count=options.cells,
         seconds=options.seconds,
         seed=options.seed,

@@ -23,8 +23,11 @@ def add_output_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_engine_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of a real engine."""
-    parser.add_argument("--model", type=Path, required=True, help="folder of the base model")
+    """Add the flags of a real engine: one that is started for the purpose, or a replica that runs."""
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--model", type=Path, help="folder of the base model: an engine is started, and timed inside")
+    which.add_argument("--url", help="a replica that runs, started with --insecure: timed over HTTP, from outside")
+    parser.add_argument("--base", help="with --url: the name of its base; the first that it lists if left out")
     parser.add_argument("--dtype", default="auto", help="as of `python -m serving`: auto, bfloat16, int8, float32")
     parser.add_argument("--threads", type=int, default=0, help="processor threads; 0: every core")
     parser.add_argument(
@@ -33,6 +36,16 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
         help="count processor seconds of one thread instead of the wall's: neighbours on the machine do not matter",
     )
     parser.add_argument("engine", nargs="*", metavar="-- FLAG", help="other flags of `python -m serving`")
+
+
+def check_engine_flags(options: argparse.Namespace) -> None:
+    """Raise PlanRefused for flags of the one engine that are given with the other."""
+    if options.url is None and options.base is not None:
+        raise PlanRefused(8, "--base goes with --url")
+    if options.url is not None and (options.dtype != "auto" or options.threads or options.cpu_clock or options.engine):
+        raise PlanRefused(
+            8, "--dtype, --threads, --cpu-clock and an engine's flags go with --model: --url runs already"
+        )
 
 
 def emit(value: object, markdown: str, *, as_json: bool) -> None:

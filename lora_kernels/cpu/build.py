@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import platform
@@ -41,12 +42,38 @@ def built_library(sources: Path = SOURCE_FOLDER, name: str = "sgmv", headers: Pa
         yield folder / file
         return
     with tempfile.TemporaryDirectory(prefix="lora_kernels-") as scratch:
-        library = _compile(compiler, sources, headers, Path(scratch))
-        if folder is not None:
-            # On a full or read-only disk the private copy will do.
-            with contextlib.suppress(OSError):
-                library = _publish(library, folder / file)
+        if folder is None:
+            library = _compile(compiler, sources, headers, Path(scratch))
+        else:
+            with alone(folder):
+                library = _made(compiler, sources, headers, Path(scratch), folder / file)
         yield library
+
+
+def _made(compiler: str, sources: Path, headers: Path | None, scratch: Path, target: Path) -> Path:
+    """Compile and publish, unless another process did so while this one waited for its turn."""
+    if _is_ours(target):
+        return target
+    library = _compile(compiler, sources, headers, scratch)
+    # On a full or read-only disk the private copy will do.
+    with contextlib.suppress(OSError):
+        library = _publish(library, target)
+    return library
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Let one process at a time compile: processes that start together would each spend a minute of all cores.
+
+    The lock is the folder's own and ends with its holder. A disk without locks lets everybody compile.
+    """
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _fingerprint(compiler: str, sources: Path, headers: Path | None) -> str:

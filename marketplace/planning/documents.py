@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from typing import Any
 
@@ -21,18 +22,35 @@ class _Profile(msgspec.Struct, frozen=True):
     model: _Profiled
 
 
+class Table(msgspec.Struct, frozen=True):
+    """A table: what to have, the money, the assumptions. note: a sentence below it, or empty"""
+
+    name: str
+    title: str
+    note: str
+    head: list[str]
+    rows: list[list[str]]
+
+
 class Figure(msgspec.Struct, frozen=True):
-    """A picture with its table. svg: text of an `<svg>`, not to be trusted before `marketplace.web.figures`."""
+    """A picture with its table. svg: text of an `<svg>`, not to be trusted before `marketplace.web.figures`.
+
+    note: a sentence below it, or empty
+    """
 
     name: str
     title: str
     svg: str
     head: list[str]
     rows: list[list[str]]
+    note: str = ""
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One of the 13 steps. of: the base that it is about, or empty; source: measured, simulated, …"""
+    """One of the 13 steps. of: the base that it is about, or empty; source: measured, simulated, …
+
+    worked: the formula with the plan's numbers, or empty
+    """
 
     number: int
     title: str
@@ -42,6 +60,7 @@ class Step(msgspec.Struct, frozen=True):
     result: str
     source: str
     warnings: list[str]
+    worked: str = ""
 
 
 class PoolTargets(msgspec.Struct, frozen=True):
@@ -64,7 +83,7 @@ class PromisedBase(msgspec.Struct, frozen=True):
 
 
 class PlanDocument(msgspec.Struct, frozen=True):
-    """A plan."""
+    """A plan. Plans of earlier versions have no tables."""
 
     made_on: str
     check_by: str
@@ -75,6 +94,17 @@ class PlanDocument(msgspec.Struct, frozen=True):
     steps: list[Step]
     targets: Targets
     promised: list[PromisedBase]
+    tables: list[Table] = []
+
+    @property
+    def made(self) -> datetime.date:
+        """Return the day of the plan."""
+        return datetime.date.fromisoformat(self.made_on)
+
+    @property
+    def checked_by(self) -> datetime.date:
+        """Return the day by which the plan is checked again."""
+        return datetime.date.fromisoformat(self.check_by)
 
 
 class BaseReview(msgspec.Struct, frozen=True):

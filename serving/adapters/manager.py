@@ -95,8 +95,13 @@ class AdapterManager:
             profile = self.pipeline.profile(part)
             rank += profile.rank
             size += profile.bytes
-            seconds += 0.0 if self.is_ready(part) else profile.seconds
+            seconds += 0.0 if self.is_ready(part) else self._seconds_left(part)
         return AdapterCost(rank, size, seconds)
+
+    def _seconds_left(self, digest: str) -> float:
+        entry = self._entries.get(digest)
+        loading = entry is not None and entry.state is not State.DRAINING
+        return self.pipeline.times.expected(digest, self._clock() - entry.began if loading and entry else 0.0)
 
     # -- the engine tells -------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from serving.adapter_stats import AdapterCounters
 from serving.adapters.extras import bytes_in_host_memory, bytes_of, write_extras
 from serving.adapters.gate import Gate
 from serving.adapters.host import HostCopy, HostLevel
+from serving.adapters.load_times import LoadTimes
 from serving.adapters.residents import ResidentSet
 from serving.adapters.source import AdapterSource
 from serving.adapters.state import Entry, LoadProfile, State, WaitingQueue
@@ -50,7 +51,8 @@ class LoadPipeline:
         self._workers, self._jobs = LoadWorkers(workers), 0
         self._arrived: deque[tuple[Entry, Future[None]]] = deque()
         self._profiles: OrderedDict[str, LoadProfile] = OrderedDict()
-        self._typical = LoadProfile(rank=0, bytes=0, pages=1, seconds=0.0)
+        self._typical = LoadProfile(rank=0, bytes=0, pages=1)
+        self.times = LoadTimes(_PROFILES_KEPT)
 
     @property
     def room(self) -> int:
@@ -63,7 +65,8 @@ class LoadPipeline:
         return self._jobs > 0
 
     def profile(self, digest: str) -> LoadProfile:
-        """Return what the last load of `digest` took, or of any adapter if it is unknown. Safe from any thread."""
+        """Return the size that the last load of `digest` showed, or of any adapter if it is unknown. Safe from any
+        thread."""
         return self._profiles.get(digest, self._typical)
 
     def start(self, digest: str, *, waiting: bool) -> None:
@@ -74,7 +77,7 @@ class LoadPipeline:
         if copy is not None:
             entry.tensors, entry.bytes, entry.state = copy.tensors, copy.bytes, State.HOST
             entry.rank, entry.pages, entry.extra_bytes = self._size(copy.tensors)
-            self.host.touch(digest, self.profile(digest).seconds, now)
+            self.host.touch(digest, self.times.expected(digest), now)
             self._counters.host_hits += 1
             self.waiting.add(entry, self._residents.seniority(digest))
             return
@@ -226,9 +229,9 @@ class LoadPipeline:
         counters.cold_seconds += self._clock() - entry.began
         if digest in self._profiles:
             counters.reload_seconds += entry.seconds
-        # The time of a reload from the host says little about the next load from disk.
-        seconds = self.profile(digest).seconds if digest in self.host else entry.seconds
-        self._typical = self._profiles[digest] = LoadProfile(entry.rank, entry.bytes, entry.pages, seconds)
+        if digest not in self.host:  # the time of a reload from the host says little about the next load from disk
+            self.times.learn(digest, entry.seconds)
+        self._typical = self._profiles[digest] = LoadProfile(entry.rank, entry.bytes, entry.pages)
         if len(self._profiles) > _PROFILES_KEPT:
             self._profiles.popitem(last=False)
         if entry.tensors is not None and digest not in self.host:

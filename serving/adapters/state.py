@@ -59,12 +59,11 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class LoadProfile:
-    """Facts about an adapter from a past load: ranks, bytes in host memory, pages, seconds of work."""
+    """Facts about an adapter from a past load: ranks, bytes in host memory, pages."""
 
     rank: int
     bytes: int
     pages: int
-    seconds: float
 
 
 class WaitingQueue:

@@ -16,11 +16,12 @@ from pathlib import Path
 import msgspec
 import torch
 
+from serving.about import about
 from serving.calibration.adapters import RandomAdapters
 from serving.calibration.cells import Cell, run_cell
 from serving.calibration.driver import Driver, SkippingClock
 from serving.calibration.grid import Grid
-from serving.calibration.machine import about, probe
+from serving.calibration.machine import probe
 from serving.config import add_flags, from_args
 from serving.errors import ConfigError, EngineError
 from serving.replica import Base, build_engine

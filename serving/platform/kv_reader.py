@@ -7,6 +7,7 @@ published under keys that this replica made itself, only for the scope and the a
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
 import socket
 import ssl
@@ -14,11 +15,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import replace
 from http.client import HTTPException, HTTPResponse
-from typing import Protocol
+from typing import Protocol, cast
 from urllib.parse import urlsplit
 
 from protocol.encoding import decode_base64url, encode_base64url
@@ -36,22 +37,20 @@ from protocol.pulls import (
     PullTicket,
     pull_proof,
 )
-from sealed_weights import wipe
-from serving.block_copies import wait_for
 from serving.core import AdapterRef, Request, SamplingParams
 from serving.engine import Engine
 from serving.http.metrics import Gauge
 from serving.platform.errors import PullFailed
-from serving.platform.kv_runs import run_blocks
+from serving.platform.kv_receiving import ENGINE_SECONDS, Receiving
+from serving.platform.kv_runs import RunMemories
 from serving.platform.kv_tls import check_source, reader_context
 from serving.platform.receipts import ReceiptSigner
-from serving.scheduler.exchange import Arrival, Copied
+from serving.scheduler.exchange import Arrival
 
 log = logging.getLogger(__name__)
 
 MAX_PULLS = 8  # at once; others wait for their turn, within their own time
 CONNECT_SECONDS, SILENT_SECONDS = 1.0, 2.0
-ENGINE_SECONDS = 5.0
 LEAST_TOKENS = 64  # fewer are computed sooner than asked for
 # A pull may take as long as computing twice, within these limits.
 _TIMES, _SHORTEST_SECONDS, _LONGEST_SECONDS = 2.0, 1.0, 10.0
@@ -166,10 +165,14 @@ def _stream_of(connection: ssl.SSLSocket, asked: int) -> tuple[int, Stream]:
 
 class _HttpsStream:
     def __init__(self, connection: ssl.SSLSocket, response: HTTPResponse) -> None:
-        self._connection, self._response = connection, response
+        self._connection, self._response, self._begun = connection, response, False
 
     def readinto(self, out: memoryview) -> int:
-        return self._response.readinto(out)
+        if self._begun:
+            return self._connection.recv_into(out)
+        # What came with the head; then straight from TLS, past the layers of files.
+        self._begun, head = True, cast(io.BufferedReader, self._response.fp).peek()
+        return self._response.readinto(out[: len(head)])
 
     def interrupt(self) -> None:
         with suppress(OSError):
@@ -192,6 +195,7 @@ class KvReader:
         self._threads = ThreadPoolExecutor(MAX_PULLS, "kv-reader")
         self.outcomes: Counter[str] = Counter()
         self.pull_seconds = 0.0
+        self._memories = RunMemories()
 
     def close(self) -> None:
         """Take no more pulls; those that run end by themselves."""
@@ -207,7 +211,7 @@ class KvReader:
         except TimeoutError:
             self.outcomes["late"] += 1
             return request
-        pull = _Pull(self._engine, self.transport, self.layout, arrival)
+        pull = _Pull(self._engine, self.transport, self.layout, arrival, self._memories)
         try:
             outcome = "needless" if ticket is None else await self._pulled(pull, ticket, token, request)
         finally:
@@ -303,11 +307,13 @@ def _conversation(ticket: PullTicket, chain: Chain) -> Request:
 
 
 class _Pull:
-    """One pull in a thread: while a run is received, the engine places the one before. Holds two runs of memory."""
+    """One pull in a thread."""
 
-    def __init__(self, engine: Engine, transport: Transport, layout: str, arrival: Arrival) -> None:
+    def __init__(
+        self, engine: Engine, transport: Transport, layout: str, arrival: Arrival, memories: RunMemories
+    ) -> None:
         self.arrival = arrival
-        self._engine, self._transport, self._layout = engine, transport, layout
+        self._engine, self._transport, self._layout, self._memories = engine, transport, layout, memories
         self._stopped, self._lock = threading.Event(), threading.Lock()
         self._stream: Stream | None = None
 
@@ -334,55 +340,7 @@ class _Pull:
             with self._lock:
                 self._stream = stream
             try:
-                self._receive(stream, count)
+                Receiving(self._engine, self._memories, self.arrival, count, self._stopped).receive(stream.readinto)
             finally:
                 with self._lock:
                     self._stream = None
-
-    def _receive(self, stream: Stream, count: int) -> None:
-        exchange = self._engine.planner.exchange
-        each = run_blocks(exchange.block_bytes, exchange.block_tokens)
-        runs = [memoryview(bytearray(min(each, count) * exchange.block_bytes)) for _ in range(2)]
-        placing: list[Future[Copied] | None] = [None, None]
-        try:
-            for turn, start in enumerate(range(0, count, each)):
-                blocks, run = min(each, count - start), runs[turn % 2]
-                if not _placed(placing[turn % 2]):
-                    return
-                filled = _filled(stream, run[: blocks * exchange.block_bytes], self._stopped)
-                whole = filled // exchange.block_bytes
-                placing[turn % 2] = self._place(whole, run)
-                if whole < blocks:
-                    raise PullFailed("broken", f"the source broke off after {start + whole} of {count} blocks")
-        finally:
-            for one in placing:
-                with suppress(Exception):
-                    _placed(one)
-            for run in runs:
-                wipe(run)
-
-    def _place(self, blocks: int, run: memoryview) -> Future[Copied]:
-        return self._engine.exchange(lambda exchange: exchange.place(self.arrival, blocks, run))
-
-
-def _placed(run: Future[Copied] | None) -> bool:
-    """Wait until a run's memory is free. Returns whether all of it was wanted."""
-    if run is None:
-        return True
-    copied = run.result(ENGINE_SECONDS)
-    wait_for(copied.ended)
-    return copied.blocks > 0
-
-
-def _filled(stream: Stream, out: memoryview, stopped: threading.Event) -> int:
-    """Read until `out` is full or the stream ends; return the bytes."""
-    filled = 0
-    while filled < len(out) and not stopped.is_set():
-        try:
-            count = stream.readinto(out[filled:])
-        except (OSError, HTTPException, ValueError):  # a closed file is a ValueError
-            break
-        if not count:
-            break
-        filled += count
-    return filled

@@ -1,7 +1,7 @@
 """A source of KV: the port on which other replicas pull blocks, over TLS 1.3 (docs/prefill-decode.md).
 
 A thread for each connection: what takes time, TLS and copies, runs beside the interpreter lock. Each waits for the
-engine once per run of blocks, and holds two runs of memory.
+engine once per run of blocks at most, and holds 8 MiB of memory, or two runs.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+from collections import deque
 from concurrent.futures import Future
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -30,12 +31,11 @@ from protocol.pulls import (
     PullRequest,
     pull_proof,
 )
-from sealed_weights import wipe
 from serving.block_copies import wait_for
 from serving.engine import Engine
 from serving.kv.content import Owner
 from serving.platform.errors import PlatformError, TicketRefused
-from serving.platform.kv_runs import run_blocks
+from serving.platform.kv_runs import RunMemories, run_blocks
 from serving.platform.kv_tls import source_context
 from serving.platform.leases import LeaseTable
 from serving.platform.receipts import ReceiptSigner
@@ -71,6 +71,7 @@ class KvSource:
     ) -> None:
         self.engine, self.tickets, self.leases, self.layout = engine, tickets, leases, layout
         self.context, self.certificate = source_context(signer)
+        self.memories = RunMemories()
         self._server = _Server(self, listener)
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(_POLL_SECONDS,), name="kv-source", daemon=True
@@ -162,13 +163,17 @@ class _Handler(BaseHTTPRequestHandler):
             keys = [decode_base64url(key) for key in request.keys]
         except ProtocolError as error:
             raise _Refused(400, "bad_request", str(error)) from None
-        count = _in_engine(source.engine.exchange(lambda exchange: exchange.has(owner, keys)))
-        self.send_response(200)
-        self.send_header("content-type", "application/octet-stream")
-        self.send_header("content-length", str(count * source.engine.planner.exchange.block_bytes))
-        self.send_header(BLOCKS_HEADER, str(count))
-        self.end_headers()
-        _Lending(source, owner, keys[:count]).send(self.connection)
+        lending = _Lending(source, owner, keys)
+        try:
+            count = lending.begin()
+            self.send_response(200)
+            self.send_header("content-type", "application/octet-stream")
+            self.send_header("content-length", str(count * source.engine.planner.exchange.block_bytes))
+            self.send_header(BLOCKS_HEADER, str(count))
+            self.end_headers()
+            lending.send(self.connection)
+        finally:
+            lending.close()
 
     def _tell(self, request: ChainRequest) -> None:
         owner, key = self._owner(request, "chain"), decode_base64url(request.key)
@@ -226,44 +231,66 @@ class _Refused(Exception):
 
 
 class _Lending:
-    """The blocks of one answer, run by run: while one is sent, the engine copies the next."""
+    """The blocks of one answer, run by run: while one is sent, the engine copies the next; where it is busy, as many as
+    there is memory for. `close` at the end."""
 
     def __init__(self, source: KvSource, owner: Owner, keys: list[bytes]) -> None:
         self._source, self._owner, self._keys = source, owner, keys
         exchange = source.engine.planner.exchange
         self._bytes = exchange.block_bytes
         self._each = run_blocks(exchange.block_bytes, exchange.block_tokens)
-        size = min(self._each, len(keys)) * self._bytes
-        self._runs = [memoryview(bytearray(size)) for _ in range(2)]
+        self._memory = source.memories.take(self._each * self._bytes)
+        self._coming = deque[tuple[Future[Copied], memoryview]]()
+        self._asked, self._ahead = 0, 1
+
+    def begin(self) -> int:
+        """Have the first run copied; return how many of the first blocks are here for this owner."""
+        owner, keys = self._owner, self._keys
+        counted = self._source.engine.exchange(lambda exchange: exchange.has(owner, keys))
+        self._copy()  # within the same turn of the engine
+        self._keys = keys[: _in_engine(counted)]
+        return len(self._keys)
 
     def send(self, connection: socket.socket) -> None:
         """Send the blocks, up to the first that is gone; the connection then ends before the promised length."""
-        starts, coming = range(0, len(self._keys), self._each), None
+        for start in range(0, len(self._keys), self._each):
+            while self._asked < len(self._keys) and len(self._coming) <= self._ahead and self._copy():
+                pass
+            coming, run = self._coming[0]
+            if start and not coming.done():  # the engine is busy: it is to do more in its next turn
+                self._ahead *= 2
+            copied = _in_engine(coming)
+            wait_for(copied.ended)
+            if not _may_lend(self._source, self._owner[1]):
+                return
+            connection.sendall(run[: copied.blocks * self._bytes])
+            if copied.blocks < min(self._each, len(self._keys) - start):
+                return
+            self._coming.popleft()
+            self._memory.give(run)
+
+    def close(self) -> None:
+        """Wipe the memory once nothing writes to it. Where that is not known, no other pull gets it."""
         try:
-            coming = self._copy(0) if starts else None
-            for start in starts:
-                assert coming is not None
-                copied = _in_engine(coming)
-                wait_for(copied.ended)
-                coming = self._copy(start + self._each) if start + self._each < len(self._keys) else None
-                if not _may_lend(self._source, self._owner[1]):
-                    return
-                connection.sendall(self._run(start)[: copied.blocks * self._bytes])
-                if copied.blocks < min(self._each, len(self._keys) - start):
-                    return
+            while self._coming:
+                wait_for(_in_engine(self._coming[0][0]).ended)
+                self._coming.popleft()
+        except Exception as error:
+            log.warning("copies of a pull did not end: %s", type(error).__name__)
         finally:
-            if coming is not None:
-                with suppress(Exception):  # the memory is wiped once nothing writes to it
-                    wait_for(_in_engine(coming).ended)
-            for run in self._runs:
-                wipe(run)
+            self._memory.wipe()
+            if not self._coming:
+                self._source.memories.give(self._memory)
 
-    def _run(self, start: int) -> memoryview:
-        return self._runs[start // self._each % 2]
-
-    def _copy(self, start: int) -> Future[Copied]:
-        keys, out = self._keys[start : start + self._each], self._run(start)
-        return self._source.engine.exchange(lambda exchange: exchange.lend(self._owner, keys, out))
+    def _copy(self) -> bool:
+        """Have the engine copy the next run. Returns False where all memory is in use."""
+        keys, run = self._keys[self._asked : self._asked + self._each], self._memory.take()
+        if run is None:
+            return False
+        self._asked += len(keys)
+        lent = self._source.engine.exchange(lambda exchange: exchange.lend(self._owner, keys, run))
+        self._coming.append((lent, run))
+        return True
 
 
 def _may_lend(source: KvSource, adapter: str | None) -> bool:

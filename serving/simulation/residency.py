@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
+from serving.adapters.load_times import LoadTimes
 from serving.adapters.policy import load_order
 from serving.core import Sequence
 from serving.eviction import PATIENCE_SECONDS, EvictionCost, GreedyDual, UsageRates
@@ -13,6 +14,7 @@ from serving.steps import AdapterCost
 
 PAGE_RANK = 16
 _EPSILON = 1e-9
+_TIMES_KEPT = 100_000
 
 
 class SimulatedResidency:
@@ -49,7 +51,7 @@ class SimulatedResidency:
         self._forced_at = -PATIENCE_SECONDS
         self._rates = UsageRates[str]()
         self._order = GreedyDual[str](self._rates)
-        self._typical = 0.0
+        self._times = LoadTimes(_TIMES_KEPT)
         self._now = 0.0
 
     # -- the scheduler asks -----------------------------------------------------------------------------------------
@@ -79,7 +81,12 @@ class SimulatedResidency:
     def cost(self, digest: str | None) -> AdapterCost:
         if digest is None:
             return AdapterCost()
-        seconds = 0.0 if self.is_ready(digest) else self._typical
+        seconds = 0.0
+        if not self.is_ready(digest):
+            left, total = self._jobs.get(digest, (0.0, 0.0))
+            waited = self._loaded.get(digest)
+            elapsed = total - left if waited is None else waited[0] + self._now - waited[1]
+            seconds = self._times.expected(digest, elapsed)
         return AdapterCost(self.rank(digest), self._pages_of(digest) * self._page_bytes, seconds)
 
     # -- the replica tells ------------------------------------------------------------------------------------------
@@ -124,7 +131,7 @@ class SimulatedResidency:
             _, seconds = self._jobs.pop(digest)
             if digest not in self.revoked:
                 self._loaded[digest] = seconds, now
-                self._typical = seconds
+                self._times.learn(digest, seconds)
         for digest in sorted(self._loaded, key=self._seniority):
             if not self._make_room(digest):
                 self._force_room(digest, now)
@@ -157,7 +164,8 @@ class SimulatedResidency:
         for digest in digests:
             if len(self._ready) >= self.slots or self._used + self._pages_of(digest) > self.pages:
                 return
-            self._ready[digest] = self._typical = self._seconds(digest)
+            self._ready[digest] = seconds = self._seconds(digest)
+            self._times.learn(digest, seconds)
             self._used += self._pages_of(digest)
             self._rates.use(digest, self._now)
             self._offer(digest)

@@ -45,7 +45,7 @@ def written(folder: Path, text: str, name: str = "file.toml") -> Path:
 
 def test_shipped_catalogue_reads() -> None:
     cards = read_catalogue(SHIPPED)
-    assert set(cards) == {"a100-sxm", "h100-sxm", "h200-sxm", "b200-sxm", "l40s", "l4"}
+    assert set(cards) == {"a100-sxm", "h100-sxm", "h200-sxm", "b200-sxm", "gb200", "l40s", "l4"}
     assert cards["h100-sxm"].bf16 == 989e12 and cards["l4"].link is None and cards["a100-sxm"].fp8 is None
     assert all(card.source and card.date for card in cards.values())
 

@@ -51,5 +51,17 @@ def test_stacked_bar_fills_its_width() -> None:
 def test_tornado_says_where_no_fleet_serves() -> None:
     text = tornado_chart("Inputs", [("demand", math.inf, 100.0, 140.0), ("price", 80.0, 100.0, 120.0)], "USD")
     root = ElementTree.fromstring(text)
-    assert len(root.findall(f"{SVG}rect")) == 3 and "no fleet serves" in text and "100 USD" in text
+    bars = [one for one in root.findall(f"{SVG}rect") if one.get("height") == "15"]  # the others are the legend's
+    assert len(bars) == 3 and "no fleet serves" in text and "planned: 100.00 USD" in text
+    assert "80.00" in text and "20 % greater" in text
+    assert "no change" in tornado_chart("Inputs", [("demand", 100.0, 100.0, 100.0)], "USD")
     assert "nan" not in tornado_chart("None", [], "USD")
+
+
+def test_limits_neither_flatten_a_line_nor_hide_one_another() -> None:
+    limits = [Limit("fast", 1.0), Limit("slow", 1.05), Limit("batch", 60.0)]
+    text = line_chart("t", [Line("l", [(0, 0.5), (1, 0.9)])], x_label="", y_label="", limits=limits)
+    assert "batch 60: far above" in text and "e+" not in text
+    words = ElementTree.fromstring(text).iter(f"{SVG}text")
+    places = [float(one.get("y", 0)) for one in words if one.text in ("fast", "slow")]
+    assert abs(places[0] - places[1]) >= 14

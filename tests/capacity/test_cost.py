@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from capacity.cost import amount, margin, token_cost, tornado
+from capacity.cost import margin, token_cost, tornado
 from capacity.errors import PlanRefused
 
 
@@ -40,9 +40,3 @@ def test_tornado_puts_the_heaviest_input_first() -> None:
     found = tornado({"power": 10.0, "price": 1.0, "limit": 1.0}, outcome)
     assert [one.name for one in found] == ["limit", "price", "power"]
     assert found[0].smaller is None and (found[1].smaller, found[1].greater) == (90, 130)
-
-
-def test_amounts_in_words() -> None:
-    assert amount(1_234_567_890, "USD") == "1,234.57 USD"
-    assert amount(12_345, "EUR") == "0.0123 EUR"
-    assert amount(-5_000_000, "USD") == "-5.00 USD"

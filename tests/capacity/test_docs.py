@@ -17,6 +17,7 @@ from capacity.__main__ import main
 from capacity.usage import read_usage
 from devstack.state import REPOSITORY
 from tests.capacity.plan_files import FINGERPRINT, profile, usage, write_usage
+from tests.capacity.worked_example import blocks_of, make_example, written_blocks
 
 PAGE = (REPOSITORY / "docs" / "capacity.md").read_text()
 BLOCKS = re.findall(r"```console\n(.*?)```", PAGE, re.S)
@@ -31,6 +32,15 @@ def test_the_page_names_every_command() -> None:
     assert "python manage.py usage_file > usage.json" in COMMANDS
 
 
+def test_the_worked_example_has_the_numbers_of_its_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(REPOSITORY)
+    plan = make_example(PAGE, tmp_path)
+    assert [step["number"] for step in plan["steps"]] == list(range(1, 14))
+    titles = re.findall(r"(?m)^### (\d+)\. (.*)$", PAGE)
+    assert titles == [(str(step["number"]), step["title"]) for step in plan["steps"]]
+    assert written_blocks(PAGE) == blocks_of(plan)
+
+
 def test_commands_run_as_they_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _copy_examples(tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -41,7 +51,7 @@ def test_commands_run_as_they_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         if words[:3] != ["python", "-m", "capacity"]:
             continue
         arguments = words[3:]
-        if arguments[0] in NEEDS_AN_ENGINE:
+        if arguments[0] in NEEDS_AN_ENGINE or arguments[-1] == "example":  # the worked example has its own test
             continue
         if arguments[0] == "review":
             write_usage(tmp_path, usage(weeks=6, calls=20_000.0))  # a week later
@@ -70,6 +80,9 @@ def test_commands_of_an_engine_parse_and_say_what_is_missing(
     (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "profile.json").write_bytes(msgspec.json.encode(profile()))
-    (line,) = [one for one in COMMANDS if one.startswith(f"python -m capacity {command}")]
+    lines = [one for one in COMMANDS if one.startswith(f"python -m capacity {command}")]
+    line, outside = (next(one for one in lines if flag in one) for flag in ("--model", "--url"))
+    assert main([*shlex.split(outside.replace("8100", "9"))[3:], "--quiet"]) == 2
+    assert "no replica answers at http://127.0.0.1:9" in capsys.readouterr().err
     assert main(shlex.split(line)[3:]) == 2
     assert "models/tiny" in capsys.readouterr().err

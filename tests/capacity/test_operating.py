@@ -4,16 +4,28 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from capacity.errors import PlanRefused
-from capacity.operating import Effort, curve, highest_rate, interval, operating_point, trap_table
+from capacity.operating import (
+    MOST_BACKLOG,
+    Effort,
+    curve,
+    highest_rate,
+    interval,
+    measure,
+    operating_point,
+    point,
+    trap_table,
+)
 from capacity.profile import check, read_profile, warnings_of
 from capacity.render import curve_markdown, curve_svg
 from capacity.results import Source, weakest
+from capacity.runs import RunResult
 from capacity.simulate import Scene, run
 from capacity.workload import Promise, Sample
 from tests.capacity.profiles import profile, replica, workload
@@ -66,6 +78,27 @@ def test_a_promise_that_no_replica_keeps_names_its_step_and_by_how_much() -> Non
     with pytest.raises(PlanRefused, match=r"step 10: no rate keeps the promise.*p99 of the first token is") as refused:
         operating_point(Scene(profile(), strict), SMALL)
     assert refused.value.step == 10
+
+
+def test_a_queue_that_grows_within_a_long_promise_is_refused_and_one_call_that_waits_is_not() -> None:
+    patient = workload(promises={"interactive": Promise(ttft=600.0, tpot=60.0)})
+    scene = Scene(profile(), patient)
+    capacity = highest_rate(scene, SMALL)
+    overrun = measure(scene, 3 * capacity, capacity, SMALL)
+    assert overrun.attainment.low >= patient.alpha and overrun.backlog > MOST_BACKLOG
+    assert operating_point(scene, SMALL).mu[1] < 3 * capacity
+    few = [replace_last(result, waiting=1) for result in (run(scene, 0.5 * capacity, 10, seed) for seed in (1, 2))]
+    one = point(few, patient, 0.5 * capacity, capacity)
+    assert few[0].backlog > MOST_BACKLOG > one.backlog
+
+
+def replace_last(result: RunResult, *, waiting: int) -> RunResult:
+    """The run as if so many of its last calls had waited."""
+    calls = [
+        replace(call, ttft=0.5) if place < waiting else replace(call, ttft=0.0)
+        for place, call in enumerate(reversed(result.calls))
+    ]
+    return replace(result, calls=tuple(reversed(calls)))
 
 
 def test_a_call_longer_than_the_context_is_never_served() -> None:

@@ -43,8 +43,24 @@ def document(base: str = "ab" * 32, name: str = "tiny") -> dict[str, Any]:
         "source": "simulated",
         "summary": ["The fleet for the next week costs 50.40 USD.", f"{name}: 2 replicas in the busiest hours."],
         "warnings": ["The profile of l4 was made by another commit: calibrate again."],
+        "tables": [
+            {
+                "name": "machines",
+                "title": "Machines to have",
+                "note": "A month has 730 hours.",
+                "head": ["Offer", "Machines", "Per month"],
+                "rows": [["l4, reserved", "2", "54.75 USD"]],
+            }
+        ],
         "figures": [
-            {"name": key, "title": f"Figure {key}", "svg": svg, "head": ["Level", "Calls/s"], "rows": [["1", "5.62"]]}
+            {
+                "name": key,
+                "title": f"Figure {key}",
+                "note": f"A note on {key}.",
+                "svg": svg,
+                "head": ["Level", "Calls/s"],
+                "rows": [["1", "5.62"]],
+            }
             for key, svg in pictures.items()
         ],
         "steps": [
@@ -54,6 +70,7 @@ def document(base: str = "ab" * 32, name: str = "tiny") -> dict[str, Any]:
                 "of": name if number < 12 else "",
                 "inputs": {"calls": "3.33 a second"},
                 "formula": "n = ⌈D_q·(1+g)/μ*(n)⌉ + k",
+                "worked": "⌈5.62 × 1.05 / 9.00⌉ + 1 = 2",
                 "result": "2 replicas",
                 "value": 2.0,
                 "unit": "replicas",

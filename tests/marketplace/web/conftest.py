@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import jwt
 import pytest
@@ -33,7 +34,7 @@ from marketplace.catalog import services as catalog
 from marketplace.catalog.models import Model, Version
 from marketplace.catalog.services.listings import ExampleMessage, ListingText
 from marketplace.vault.services import release_key
-from tests.billing.support import insert_usage, split_of
+from tests.billing.support import insert_usages, split_of
 from tests.marketplace.catalog.factories import make_base, make_organization, make_user
 from tests.marketplace.evals.factories import make_evaluation
 from tests.marketplace.publishing.factories import give_record, give_sketch
@@ -122,7 +123,8 @@ def build_world() -> World:
         kind=LedgerTransaction.Kind.TOP_UP,
         reference=str(uuid.uuid4()),
     )
-    rows = [_usage(days, buyer, seller, model, version, None if days % 5 else key, booted) for days in range(25)]
+    split = split_of(seller)
+    rows = insert_usages([_usage(days, buyer, split, version, None if days % 5 else key, booted) for days in range(25)])
     people = creator, consumer, stranger, staff, developer
     return World(*people, seller, buyer, model, version, verified, key, text, rows, booted)
 
@@ -207,25 +209,19 @@ def _model(seller: Organization) -> Model:
 
 
 def _usage(
-    days: int,
-    buyer: Organization,
-    seller: Organization,
-    model: Model,
-    version: Version,
-    key: ApiKey | None,
-    replica: Booted,
-) -> Usage:
+    days: int, buyer: Organization, split: int, version: Version, key: ApiKey | None, replica: Booted
+) -> dict[str, Any]:
     cost = 30_000 + 7_000 * (days * 5 % 9)
     prediction_id = uuid.uuid4()
-    return insert_usage(
+    return dict(
         prediction_id=prediction_id,
         created_at=timezone.now() - timedelta(days=days),
         organization_id=buyer.pk,
         api_key_id=key.pk if key else None,
-        model_name=model.full_name,
-        model_id=model.pk,
+        model_name=version.model.full_name,
+        model_id=version.model.pk,
         version_id=version.pk,
-        creator_organization_id=seller.pk,
+        creator_organization_id=version.model.organization_id,
         replica_id=replica.replica.pk,
         prompt_tokens=96,
         cached_tokens=32,
@@ -234,7 +230,7 @@ def _usage(
         cached_input_micro_usd_per_mtok=50_000,
         output_micro_usd_per_mtok=800_000,
         per_prediction_nano_usd=0,
-        split_id=split_of(seller),
+        split_id=split,
         cost_nano_usd=cost,
         finish_reason="stop",
         receipt=sign_receipt(replica, prediction_id),

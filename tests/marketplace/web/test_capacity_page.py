@@ -80,6 +80,9 @@ def test_the_newest_plan_is_shown_beside_the_fleet_that_runs(world: World, staff
     Plan.objects.create(state="failed", error="error: step 2: alpha is <b>1.5</b>")
     text = text_of(staff, PAGE)
     assert "The fleet for the next week costs 50.40 USD." in text and "calibrate again" in text
+    assert text.index("Machines to have") < text.index("Figure demand") and "54.75 USD" in text
+    assert "⌈5.62 × 1.05 / 9.00⌉ + 1 = 2" in text and "A note on tornado." in text
+    assert "<strong>17 November 2026</strong>" in text
     assert text.count('<svg viewBox="0 0 640') == 5 and "Only 120 requests were simulated." in text
     for word in ("measured", "simulated", "transferred", "catalogue"):
         assert f">{word}</span>" in text

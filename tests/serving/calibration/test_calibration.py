@@ -8,11 +8,12 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from serving.about import about
 from serving.calibration.adapters import RandomAdapters, digest_of
 from serving.calibration.cells import Arrival, Cell, run_cell
 from serving.calibration.driver import Driver, SkippingClock
 from serving.calibration.grid import Grid, cells
-from serving.calibration.machine import about, probe
+from serving.calibration.machine import probe
 from serving.config import ServingConfig
 from serving.errors import AdapterUnavailable
 from serving.replica import Base, build_engine

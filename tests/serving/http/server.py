@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import openai
 
+from serving.about import about_route
 from serving.adapters.directory import DirectoryAdapterSource
 from serving.config import ServingConfig
 from serving.core import Usage
@@ -116,6 +117,7 @@ async def serving(
         authorizer=authorizer(source, 60),
         contracts=source,
         observer=observer,
+        extra_routes=[about_route(config, base, engine)],
         max_body_bytes=config.max_body_bytes,
     )
     server = make_server(app, engine, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from lora_kernels.cpu.build import FLAGS
+from lora_kernels.cpu.build import FLAGS, alone
 from lora_kernels.native import HEADERS
 from serving.kernels.library import SOURCE_FOLDER, KernelLibrary, load_library
+from tests.services import MARKER
 
 INCLUDE = f"-I{HEADERS}"
 
@@ -25,10 +27,26 @@ def library() -> KernelLibrary:
     return found
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def emulated(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A library whose AVX-512 kernels run on any processor: their intrinsics are written out in C."""
-    folder = tmp_path_factory.mktemp("emulated")
+    """A library whose AVX-512 kernels run on any processor: their intrinsics are written out in C.
+
+    Compiling takes 17 s of a core: the test processes of one session share the library.
+    """
+    shared = os.environ.get(MARKER)
+    folder = Path(shared) / "emulated" if shared else tmp_path_factory.mktemp("emulated")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    with alone(folder):
+        library = folder / "library.so"
+        if not library.exists():
+            compile_emulated(folder).replace(library)
+    handle = ctypes.CDLL(str(library))
+    assert handle.sk_linear_use(b"avx512") == 0, "the AVX-512 kernels disagree with the portable ones"
+    return SimpleNamespace(handle=handle, instruction_set="avx512")
+
+
+def compile_emulated(folder: Path) -> Path:
+    """Compile into a folder and return the library's path."""
     kernels = ["linear_avx512", "linear_int8_avx512", "unpack_avx512"]
     # -ffp-contract=off: a product and a sum that the instruction rounds apart stay apart.
     emulating = ["-O0", "-Dtarget(x)=", f"-I{Path(__file__).parent / 'avx512_emulated'}", "-Wno-psabi"]
@@ -56,6 +74,7 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> Any:
     ]
     objects = [f"{folder / name}.o" for name in jobs]
     sources = [path for path in rest if path.stem not in kernels]
+    made = folder / "made.so"
     # Its own `lk_supports`, not that of the library in use.
     command = [
         "cc",
@@ -66,12 +85,10 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> Any:
         "-Wl,-Bsymbolic",
         *map(str, [*sources, *objects]),
         "-o",
-        str(folder / "library.so"),
+        str(made),
     ]
     subprocess.run([*command, "-lm"], check=True, timeout=120)
-    handle = ctypes.CDLL(str(folder / "library.so"))
-    assert handle.sk_linear_use(b"avx512") == 0, "the AVX-512 kernels disagree with the portable ones"
-    return SimpleNamespace(handle=handle, instruction_set="avx512")
+    return made
 
 
 @pytest.fixture(params=["portable", "avx2", "avx512"])

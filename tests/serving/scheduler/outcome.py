@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Outcome:
-    """The fate of a trace's requests. probes: (predicted, real) seconds to the first token of requests that
+    """The fate of a trace's requests. probes: (seconds left, real seconds to the first token) of requests that
     admission would have refused and that were let in to see."""
 
     served: int = 0

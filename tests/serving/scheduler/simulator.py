@@ -47,10 +47,10 @@ class _Wait:
 class Trace(Script):
     """One simulated life of a replica, drawn from `seed`. kind: mixed (everything at once), fair (one class, tenants
     that always have work), flood (the first class asks for more than there is). levels: with memory levels below the
-    KV pool; None: in every second trace."""
+    KV pool; None: in every second trace. let_in: share of refused requests that are let in to see."""
 
-    def __init__(self, seed: int, kind: str = "mixed", *, levels: bool | None = None) -> None:
-        self.seed, self.kind = seed, kind
+    def __init__(self, seed: int, kind: str = "mixed", *, levels: bool | None = None, let_in: float = 0.5) -> None:
+        self.seed, self.kind, self.let_in = seed, kind, let_in
         self.rng = rng = random.Random(f"{kind}/{seed}")
         self.outcome = Outcome()
         self.level_rng = random.Random(f"levels/{kind}/{seed}")
@@ -221,7 +221,7 @@ class Trace(Script):
             predicted = predict(self._outlook(), planner.costs, planner.limits, request, cost.seconds, cost.rank)
             if self.now + predicted.first_token > request.deadline:
                 self.outcome.refused += 1
-                if planner.costs.observed < 8 or self.rng.random() < 0.5:
+                if planner.costs.observed < 8 or self.rng.random() >= self.let_in:
                     return
                 probe = request.deadline - self.now
                 request = replace(request, deadline=None)
