@@ -161,8 +161,7 @@ def _speculation(file: Path) -> str:
 
 
 def _capacity(file: Path) -> str:
-    found = _load(file)
-    lines, _ = capacity.report(found["errors"], found["covered"])
+    lines, _ = capacity.report(_load(file))
     return "```\n" + "\n".join(line.rstrip() for line in lines) + "\n```"
 
 

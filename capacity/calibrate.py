@@ -14,7 +14,7 @@ from capacity.child import lines_of
 from capacity.errors import PlanRefused
 from capacity.profile import Machine, Model, Profile, Quality, Replica, check, current_commit
 from capacity.results import Source, Step
-from capacity.steps import fit
+from capacity.steps import SHARES, fit
 from serving.simulation.work import StepWork
 
 MOST_SECONDS = 120.0
@@ -121,7 +121,7 @@ def step(profile: Profile, warnings: tuple[str, ...] = ()) -> Step:
     counted = f"{quality.steps} steps"
     if profile.over_http:
         how, counted = "figures of cells that the fit did not see", f"{quality.steps} streamed tokens"
-    shown = {name: f"{value:.3g} s" for name, value in profile.coefficients.items() if name != "loading"}
+    shown = {name: f"{value:.3g} s" for name, value in profile.coefficients.items() if name not in SHARES}
     return Step(
         8,
         "Calibration",

@@ -13,6 +13,7 @@ import numpy as np
 from capacity.results import Interval
 from capacity.runs import CallResult, RunResult
 from capacity.simulate import Scene, replay
+from capacity.steps import SHARES
 from capacity.workload import Arrival, Workload
 
 _PREFIX_TOKENS = 180
@@ -69,7 +70,7 @@ def predict(scene: Scene, arrivals: Sequence[Arrival]) -> Prediction:
     runs = [figures(replay(scene, arrivals, seed)).as_dict() for seed in SEEDS]
     middle = Figures(**{name: float(np.mean([run[name] for run in runs])) for name in runs[0]})
     for factor in (1 / (1 + error), 1 + error):
-        scaled = {name: factor for name in scene.steps.coefficients if name != "loading"}
+        scaled = {name: factor for name in scene.steps.coefficients if name not in SHARES}
         other = replace(scene, model=scene.steps.scaled(scaled))
         runs += [figures(replay(other, arrivals, seed)).as_dict() for seed in SEEDS]
     intervals = {}

@@ -108,6 +108,7 @@ def cells_of(
     seconds: float,
     seed: int,
     most_adapters: int | None = None,
+    loads: Sequence[float] = LOADS,
 ) -> list[Asked]:
     """Draw cells that take about `seconds` each on the engine, loads and adapter mixes taking turns.
 
@@ -115,7 +116,7 @@ def cells_of(
     """
     asked = []
     for number in range(count):
-        load, share = LOADS[number % len(LOADS)], ADAPTERS[number % len(ADAPTERS)]
+        load, share = loads[number % len(loads)], ADAPTERS[number % len(ADAPTERS)]
         adapters = round(share * profile.replica.slots) if workload.adapters else 0
         adapters = adapters if most_adapters is None else min(adapters, most_adapters)
         mixed = msgspec.structs.replace(workload, adapters=adapters)

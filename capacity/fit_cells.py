@@ -17,7 +17,7 @@ from capacity.closed_loop import ClosedRun, Figure, figures_of, run_closed
 from capacity.profile import Profile
 from capacity.runs import TimedCall
 from capacity.simulate import Scene
-from capacity.steps import PRIOR, RESIDUALS_KEPT, StepModel, fit_sums
+from capacity.steps import PRIOR, RESIDUALS_KEPT, SHARES, StepModel, fit_sums
 from capacity.workload import Arrival, Promise, Sample, Workload
 
 _ROUNDS = 6
@@ -94,7 +94,7 @@ class Fitting:
         single = ran[0].figures()
         first = self._simulate(ran[0], StepModel(), _FIRST_WAY)
         speed = single["middle"] / figures_of(first.calls, 1)["middle"].value
-        model, way = StepModel().scaled(dict.fromkeys(set(PRIOR) - {"loading"}, speed)), _FIRST_WAY
+        model, way = StepModel().scaled(dict.fromkeys(set(PRIOR) - set(SHARES), speed)), _FIRST_WAY
         best, least = (model, way), float("inf")
         for number in range(_ROUNDS + 1):
             runs = [self._simulate(one, model, way) for one in ran]

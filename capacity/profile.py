@@ -14,6 +14,8 @@ from serving.scheduler.limits import Limits
 
 FORMAT = 1
 MEASURED, OVER_HTTP = "measured", "measured over HTTP"
+# The error that step times have which were carried over from another machine.
+CARRIED_ERROR = 0.3
 # The least that a fit's error is taken to be: no calibration is surer, and one from outside sees no single step.
 _LEAST_ERROR = {MEASURED: 0.02, OVER_HTTP: 0.05}
 _LARGEST = 4 << 20
@@ -120,7 +122,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def error(self) -> float:
         """Return how far step times are taken to be off, as a share: intervals are at least as wide."""
-        return max(_LEAST_ERROR[self.source], self.quality.median)
+        return max(CARRIED_ERROR if self.transferred else _LEAST_ERROR[self.source], self.quality.median)
 
     @property
     def steps(self) -> StepModel:

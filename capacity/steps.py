@@ -1,7 +1,8 @@
 """Steps 7 and 8: how long a step takes, as a roofline-shaped function whose coefficients are fitted to real steps.
 
 t = shape(rows) · ‖weights read, products‖₄ + ‖head read, head products‖₄
-    + context + pairs + adapters + pages + rank rows + c₀ + c₁·decode rows
+    + context + pairs + adapters + pages + rank rows + c₀ + c₁·decode rows, more beside a load or with prompts and
+    completions in one step
 
 A machine that is bound by reading the weights and one that is bound by products differ in two coefficients, so that a
 few steps fix both. The shape of rows corrects what kernels do at particular row counts; without data it is 1.
@@ -36,7 +37,10 @@ PRIOR: Mapping[str, float] = {
     "step": 1e-3,  # a step, whatever it computes
     "decode_row": 5e-5,  # a running completion's own costs
     "loading": 0.02,  # the share that a load adds to the step beside it
+    "mixed": 0.05,  # the share that a step takes longer whose rows are some prompts', some running completions'
 }
+# Coefficients that are no time, so that another machine's are the same.
+SHARES = ("loading", "mixed")
 KNOTS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 128, 256, 512, 2048)
 _NORM = 4.0
 # Standard deviations, in log units, of the priors: of one coefficient, and of the shape at one knot.
@@ -80,7 +84,9 @@ class StepModel:
             + c["step"]
             + c["decode_row"] * work.decode_rows
         )
-        return total * (1.0 + c["loading"]) if work.loading else total
+        if work.loading:
+            total *= 1.0 + c["loading"]
+        return total * (1.0 + c["mixed"]) if 0 < work.decode_rows < work.rows else total
 
     def parts(self, work: StepWork) -> dict[str, float]:
         """Return the seconds of a step beside which nothing loads, by what they go to: their sum is `seconds`."""
@@ -157,8 +163,7 @@ def fit_sums(
     start, observed = np.log(list(PRIOR.values())), np.log(seconds)
     # As in `_solve`: one speed for the whole prior first.
     speed = float(np.median(observed - np.log(weights @ _seconds(features, start, shape))))
-    start = np.append(start + speed, np.log(way))
-    start[count - 1] -= speed
+    start = np.append(start + speed * _TIMES, np.log(way))
 
     def residuals(theta: Array) -> Array:
         said = weights @ _seconds(features, theta[:count], shape) + ways * np.exp(theta[count])
@@ -203,7 +208,7 @@ def transfer(model: StepModel, measured: Probes, other: Probes) -> StepModel:
     if min(measured.read, measured.gemm, other.read, other.gemm) <= 0:
         raise PlanRefused(8, "a probe must be above 0")
     read, product = measured.read / other.read, measured.gemm / other.gemm
-    factors = {name: read if name in _READS else product for name in PRIOR if name != "loading"}
+    factors = {name: read if name in _READS else product for name in PRIOR if name not in SHARES}
     return model.scaled(factors)
 
 
@@ -211,6 +216,7 @@ def transfer(model: StepModel, measured: Probes, other: Probes) -> StepModel:
 
 _LOG_KNOTS = np.log(KNOTS)
 _COLUMNS = ("rows", "samples", "context", "pairs", "adapters", "pages", "rank_rows", "decode_rows", "loading")
+_TIMES = np.array([name not in SHARES for name in PRIOR], np.float64)
 _LINEAR = ("row", "sample", "context", "pair", "adapter", "page", "rank_row", "step", "decode_row")
 
 
@@ -236,13 +242,14 @@ def _linear_features(works: Sequence[StepWork]) -> Array:
 
 def _seconds(features: Array, theta: Array, shape: Array) -> Array:
     rows, samples, context, pairs, adapters, pages, rank_rows, decode_rows, loading = features.T
-    weights, row, head, sample, c_context, c_pair, c_adapter, c_page, c_rank, step, decode, load = np.exp(theta)
+    weights, row, head, sample, c_context, c_pair, c_adapter, c_page, c_rank, step, decode, load, mix = np.exp(theta)
     factor = np.exp(np.interp(np.log(np.maximum(rows, 1.0)), _LOG_KNOTS, shape))
     layers = (weights**_NORM + (row * rows) ** _NORM) ** (1 / _NORM) * factor
     heads = np.where(samples > 0, (head**_NORM + (sample * samples) ** _NORM) ** (1 / _NORM), 0.0)
     total = layers + heads + c_context * context + c_pair * pairs + c_adapter * adapters + c_page * pages
     total = total + c_rank * rank_rows + step + decode * decode_rows
-    return np.asarray(total * (1.0 + load * loading), np.float64)
+    mixed = (decode_rows > 0) & (decode_rows < rows)
+    return np.asarray(total * (1.0 + load * loading) * (1.0 + mix * mixed), np.float64)
 
 
 def _solve(features: Array, measured: Array, prior: StepModel | None) -> tuple[Array, Array]:
@@ -251,8 +258,7 @@ def _solve(features: Array, measured: Array, prior: StepModel | None) -> tuple[A
     count, observed = len(start), np.log(measured)
     # One speed for the whole prior first: the machine may be ten times as fast.
     speed = float(np.median(observed - np.log(_seconds(features, start, np.array(prior.shape)))))
-    start = start + speed
-    start[-1] -= speed  # the loads' share is no time
+    start = start + speed * _TIMES
     weight = _SOFT  # residuals of the prior are in units of its width, those of steps in units of _SOFT
 
     def residuals(theta: Array) -> Array:

@@ -1,19 +1,23 @@
-"""Calibrates the engine, predicts held-out cells, runs them, and compares predictors.
+"""Calibrates the engine, predicts held-out cells, runs them twice, and compares predictors.
 
     python -m benchmarks.capacity --cpu-clock [--model FOLDER] [--dtypes bfloat16,int8] [--cells 6] [--seconds 20]
-                                  [--seed 1] [--adapters 2000] [--highest] [--from PROFILE] [--out FOLDER]
+                                  [--seed 1] [--adapters 2000] [--highest] [--plan] [--from PROFILE] [--keep FOLDER]
+                                  [--out FOLDER]
 
 Per type of weights: a calibration of at most 120 s, then open-loop cells at .3 to .95 of the highest rate without
-adapters, with as many as are resident, with four times as many; and one cell with 64 of 2,000 resident. Predictors are
-fitted on the same steps. --highest: also the highest rate within the promise, found by running. --from: a profile of
-another machine, carried here by this one's two probes. With --cpu-clock the engine computes in one thread and its
-clock is the processor's, so that neighbours on the machine do not matter.
+adapters, with as many as are resident, with four times as many; and three saturated cells, the last with 64 of 2,000
+resident. Every cell is run twice, since no prediction is nearer than two runs. Predictors are fitted on the same steps.
+--highest: also the highest rate within the promise, found by running. --plan: also the time that a plan takes.
+--from: a profile of another machine, carried here by this one's two probes. --keep: calibrations are written there, and
+read from there in the next run. With --cpu-clock the engine computes in one thread and its clock is the processor's, so
+that neighbours on the machine do not matter.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,107 +25,89 @@ from typing import Any
 import msgspec
 
 from benchmarks import machine
-from benchmarks.capacity.predictors import Interpolated, closed, linear
-from benchmarks.capacity.report import report, summary
+from benchmarks.capacity.cells import compare, open_loop, run_twice, saturated, share
+from benchmarks.capacity.highest import highest
+from benchmarks.capacity.planning import timed
+from benchmarks.capacity.report import covered, report, summary
 from capacity.calibrate import MOST_SECONDS, Measured, profile_of, take
-from capacity.cells import Figures, figures, predict
-from capacity.check import Asked, cells_of, run_cells
 from capacity.child import engine_flags, lines_of
-from capacity.operating import Effort, highest_rate, operating_point
 from capacity.profile import Profile, current_commit, read_profile
-from capacity.simulate import Scene, replay
-from capacity.steps import StepModel, transfer
-from capacity.workload import Promise, Sample, Workload, draw
+from capacity.steps import transfer
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE = ROOT / ".intarsia" / "base" / "smollm2-135m-instruct"
-WORKLOAD = Workload(
-    rate=1.0,
-    promises={"interactive": Promise(ttft=3.0, tpot=0.25)},
-    samples=(
-        Sample(prompt=64, output=24, weight=4.0),
-        Sample(prompt=160, cached=64, output=48, weight=3.0),
-        Sample(prompt=320, output=16, weight=1.0),
-    ),
-    adapters=64,
-    alpha=0.9,
-)
 
 
-def measure(flags: list[str], options: argparse.Namespace) -> tuple[Measured, Profile]:
-    """Calibrate; return the raw steps too, for the other predictors."""
-    found = take(lines_of([*flags, "--seconds", f"{options.calibration:g}"], seconds=20 * options.calibration))
+def measure(dtype: str, flags: Sequence[str], options: argparse.Namespace) -> tuple[Measured, Profile]:
+    """Calibrate, or read what an earlier run kept; return the raw steps too, for the other predictors."""
+    kept = options.keep / f"steps-{dtype}.jsonl" if options.keep is not None else None
+    if kept is not None and kept.is_file():
+        lines: list[Mapping[str, Any]] = [msgspec.json.decode(line) for line in kept.read_bytes().splitlines()]
+    else:
+        arguments = [*flags, "--seconds", f"{options.calibration:g}"]
+        lines = list(lines_of(arguments, seconds=20 * options.calibration))
+        if kept is not None:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            kept.write_bytes(b"\n".join(msgspec.json.encode(line) for line in lines))
+    found = take(lines)
     made = profile_of(found, own_clock=options.cpu_clock, made_at=datetime.now(UTC), commit=current_commit())
+    if kept is not None:
+        kept.with_name(f"profile-{dtype}.json").write_bytes(msgspec.json.encode(made))
     return found, made
 
 
-def compare(asked: Asked, run: Figures, measured: Measured, profile: Profile) -> dict[str, Any]:
-    """Return what every predictor says of a cell, and what the engine did."""
-    prediction = predict(asked.scene, asked.arrivals)
-    models: dict[str, StepModel] = {
-        "linear steps": linear(measured, profile),
-        "interpolation": Interpolated.of(measured, profile),
-    }
-    said: dict[str, Any] = {
-        name: figures(replay(Scene(profile, asked.scene.workload, model=model), asked.arrivals, 1)).as_dict()
-        for name, model in models.items()
-    }
-    truth = run.as_dict()
-    return {
-        "load": asked.load,
-        "rate": asked.rate,
-        "adapters": asked.scene.workload.adapters,
-        "run": truth,
-        "plan": prediction.figures.as_dict(),
-        "closed formula": dict(closed(profile, asked.arrivals, asked.rate)),
-        "covered": {name: truth[name] in one for name, one in prediction.intervals.items()},
-        **said,
-    }
+def carried(other: Profile, here: Profile) -> Profile:
+    """Return another machine's profile carried here: of this machine nothing is known but its probes, and what the
+    replica is configured to."""
+    reads = other.probe_read / here.probe_read
+    return msgspec.structs.replace(
+        other,
+        machine=here.machine,
+        model=here.model,
+        replica=here.replica,
+        coefficients=dict(transfer(other.steps, other.probes, here.probes).coefficients),
+        load_seconds=tuple(seconds * reads for seconds in other.load_seconds),
+        probe_read=here.probe_read,
+        probe_gemm=here.probe_gemm,
+        transferred=True,
+    )
 
 
-def many_adapters(profile: Profile, options: argparse.Namespace) -> Asked:
-    """Return a cell with so many adapters that most are cold, at half of the highest rate."""
-    workload = msgspec.structs.replace(WORKLOAD, adapters=options.adapters)
-    scene = Scene(profile, workload)
-    rate = 0.5 * highest_rate(Scene(profile, WORKLOAD), Effort(2, 400))
-    return Asked(scene, 0.5, rate, draw(workload, rate, max(40, round(rate * options.seconds)), options.seed + 900))
-
-
-def highest(profile: Profile, flags: list[str], options: argparse.Namespace) -> dict[str, Any]:
-    """Find the highest rate within the promise by running the engine, from below and above the predicted one."""
-    found = operating_point(Scene(profile, WORKLOAD), Effort(5, 4000))
-    ladder = [found.mu[1] * factor for factor in (0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.2)]
-    calls = max(200, round(10 * options.seconds))
-    scene = Scene(profile, WORKLOAD)
-    asked = [Asked(scene, 0.0, rate, draw(WORKLOAD, rate, calls, options.seed + 700)) for rate in ladder]
-    results = run_cells(profile, asked, flags, seconds=calls / ladder[0])
-    kept = [result.attainment(WORKLOAD) for result in results]
-    held = [rate for rate, share in zip(ladder, kept, strict=True) if share >= WORKLOAD.alpha]
-    return {"predicted": found.mu[1], "ran": max(held, default=0.0), "ladder": ladder, "kept": kept}
-
-
-def one_type(dtype: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Return the rows of one type of weights."""
+def one_type(dtype: str, options: argparse.Namespace) -> tuple[dict[str, Any], Profile]:
+    """Return the rows of one type of weights, and its profile."""
     flags = engine_flags(options.model, dtype, 0, options.cpu_clock, [])
-    measured, profile = measure(flags, options)
-    used = profile
-    if options.other is not None:
-        other = read_profile(options.other)
-        carried = transfer(other.steps, other.probes, profile.probes)
-        used = msgspec.structs.replace(profile, coefficients=dict(carried.coefficients), transferred=True)
-    asked = cells_of(used, WORKLOAD, count=options.cells, seconds=options.seconds, seed=options.seed + 500)
-    asked.append(many_adapters(used, options))
-    runs = run_cells(profile, asked, flags, seconds=options.seconds)
-    rows = [compare(one, figures(run), measured, used) for one, run in zip(asked, runs, strict=True)]
+    measured, profile = measure(dtype, flags, options)
+    _say(f"{dtype}: {profile.quality.steps} steps, {100 * profile.quality.median:.1f} % off in the median")
+    used = profile if options.other is None else carried(read_profile(options.other), profile)
+    asked = open_loop(used, count=options.cells, seconds=options.seconds, seed=options.seed + 500)
+    asked += saturated(used, most=options.adapters, seconds=options.seconds, seed=options.seed + 900)
+    runs = run_twice(profile, asked, flags, seconds=options.seconds)
+    rows = []
+    for one, both in zip(asked, runs, strict=True):
+        rows.append(compare(one, both, measured, used))
+        _say(_line(rows[-1]))
     found: dict[str, Any] = {
         "dtype": dtype,
+        "most": options.adapters,
         "quality": msgspec.to_builtins(profile.quality),
-        "cells": rows[:-1],
-        "many": rows[-1],
+        "coefficients": profile.coefficients,
+        "cells": rows[: options.cells],
+        "saturated": rows[options.cells :],
+        "share": share(rows[options.cells :]),
     }
     if options.highest:
-        found["highest"] = highest(used, flags, options)
-    return found
+        found["highest"] = highest(used, flags, options.seed + 700)
+    return found, profile
+
+
+def _line(cell: Mapping[str, Any]) -> str:
+    figures = ("output_rate", "ttft_mean", "ttft_p95", "itl_p50", "itl_p99")
+    errors = " ".join(f"{figure} {100 * (cell['plan'][figure] / cell['run'][figure] - 1):+.1f}" for figure in figures)
+    return f"load {cell['load']:.2f}, {cell['adapters']} adapters: {errors} %"
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def main() -> int:
@@ -136,19 +122,33 @@ def main() -> int:
     parser.add_argument("--adapters", type=int, default=2000)
     parser.add_argument("--cpu-clock", action="store_true")
     parser.add_argument("--highest", action="store_true")
+    parser.add_argument("--plan", action="store_true")
     parser.add_argument("--from", dest="other", type=Path, help="a profile of another machine")
+    parser.add_argument("--keep", type=Path, help="folder of calibrations")
     parser.add_argument("--out", type=Path, help="folder of the results")
     options = parser.parse_args()
     about = machine.describe()
-    types = [one_type(dtype, options) for dtype in options.dtypes.split(",")]
+    found = [one_type(dtype, options) for dtype in options.dtypes.split(",")]
+    types = [rows for rows, _ in found]
     cells = [cell for one in types for cell in one["cells"]]
-    held = [each for cell in cells for each in cell["covered"].values()]
-    errors, covered = summary(cells), sum(held) / len(held)
-    lines, fine = report(errors, covered)
+    full = [cell for one in types for cell in one["saturated"]]
+    suite: dict[str, Any] = {
+        "machine": about,
+        "own_clock": options.cpu_clock,
+        "transferred": options.other is not None,
+        "errors": summary(cells),
+        "full": summary(full),
+        "covered": covered(cells),
+        "types": types,
+    }
+    if options.plan:
+        profiles = {str(place) * 64: profile for place, (_, profile) in enumerate(found)}
+        suite["planning"] = timed(profiles)
+    lines, fine = report(suite)
     print("\n".join(lines))
     folder = options.out or machine.RESULTS / machine.cpu_kind(about)
-    suite = {"machine": about, "own_clock": options.cpu_clock, "types": types, "errors": errors, "covered": covered}
-    print(machine.write_suite(folder, "capacity", suite))
+    name = "capacity_transferred" if options.other is not None else "capacity"
+    print(machine.write_suite(folder, name, suite))
     return 0 if fine else 1
 
 

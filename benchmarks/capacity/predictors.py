@@ -62,7 +62,7 @@ def closed(profile: Profile, arrivals: Sequence[Arrival], rate: float) -> Mappin
     steps, prompt = profile.steps, float(np.mean([one.prompt - one.cached for one in arrivals]))
     output, context = float(np.mean([one.output for one in arrivals])), float(np.mean([one.prompt for one in arrivals]))
     adapted = float(np.mean([one.adapter is not None for one in arrivals]))
-    batch, seconds = 1.0, 0.0
+    batch, seconds, seats = 1.0, 0.0, profile.replica.max_num_seqs
     for _ in range(200):
         rows = max(1, round(batch))
         chunk = prompt / output * batch  # each decode step brings its share of new prompts
@@ -78,11 +78,11 @@ def closed(profile: Profile, arrivals: Sequence[Arrival], rate: float) -> Mappin
             rank_rows=16 * adapters,
         )
         seconds = steps.seconds(work)
-        batch = 0.5 * batch + 0.5 * min(profile.replica.max_num_seqs, rate * output * seconds)
+        batch = 0.5 * batch + 0.5 * min(seats, rate * output * seconds)
     full = StepWork(round(prompt), 0, 1, 0, prompt * context / 2, 1, 1, round(16 * prompt))
     ttft = steps.seconds(full) + seconds / 2
     return {
-        "output_rate": rate * output,
+        "output_rate": min(rate * output, seats / seconds),
         "ttft_mean": ttft,
         "ttft_p95": ttft,
         "itl_p50": seconds,

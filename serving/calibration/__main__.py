@@ -54,7 +54,7 @@ class Calibration:
         first = self.driver.clock()
         for number in range(_PASSES):
             self.number = number
-            _print({"kind": "probe", "pass": number} | probe())
+            _print({"kind": "probe", "pass": number} | probe(self.driver.clock))
             until = first + (started + seconds - first) * (number + 1) / _PASSES
             for done, of in grid.pass_over(until):
                 _print({"kind": "progress", "done": number * of + done, "of": _PASSES * of})

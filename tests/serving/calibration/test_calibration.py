@@ -62,6 +62,20 @@ def test_a_pass_times_every_kind_of_step_and_leaves_nothing_behind(driver: Drive
     driver.engine.planner.check_integrity()
 
 
+def test_a_pass_that_time_cuts_short_is_gone_on_with(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    grid, ran = Grid(driver, (8, 16), seed=1), []
+
+    def run(cell: object) -> None:
+        ran.append(cell)
+        driver.clock.jump(driver.clock() + 100)
+
+    monkeypatch.setattr(grid, "_run", run)
+    count = len(cells(4, 64, driver.engine.max_model_len, 4))
+    for _ in range(3):
+        list(grid.pass_over(driver.clock() + 100 * count * 0.4))
+    assert len(ran) > count and set(ran[:count]) == set(ran)
+
+
 def test_a_recorded_trace_ends_with_all_of_its_tokens_and_idle_hours_take_no_time(driver: Driver) -> None:
     digest = digest_of(8, 7)
     prompt = tuple(range(20, 50))
