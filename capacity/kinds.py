@@ -92,7 +92,7 @@ def kind_of(
     cards = 1
     if measured is not None:
         profile, memory = measured, measured_budget(measured, workload)
-        factor = OVER_HTTP if measured.over_http else MEASURED
+        factor = max(OVER_HTTP if measured.over_http else MEASURED, 1 + measured.error)
     else:
         if accelerator is None:
             raise PlanRefused(7, f"{name} is in no catalogue, and has no profile: nothing is known of it")
