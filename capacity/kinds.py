@@ -81,9 +81,10 @@ def kind_of(
     terms: Terms,
     effort: Effort,
     sure: bool,
+    sketch: Kind | None = None,
 ) -> Kind:
     """Return a base on an accelerator. profiles: of this base, by the accelerator that each was measured on; sure: as
-    `Kind` says it.
+    `Kind` says it; sketch: of the same, near whose rates the search begins.
 
     Raises PlanRefused with the step that fails: no profile to carry over, no room, or no rate within the promise.
     """
@@ -108,16 +109,17 @@ def kind_of(
             f"the catalogue, and good to a factor of {UNTOUCHED}. Rent one for an hour and calibrate."
         )
     scene = Scene(profile, workload)
-    counts = (1, 2, 4) if measured is not None else (1, 2)
-    point = operating_point(scene, effort, replicas=counts)
+    # A sketch has too few calls for four replicas, and chooses by the promise alone.
+    counts = (1, 2, 4) if sure and measured is not None else (1, 2)
+    point = operating_point(scene, effort, replicas=counts, near=sketch.point.mu[1] if sketch is not None else None)
     lesser = {
         one: msgspec.structs.replace(promise, ttft=promise.ttft * terms.degraded, tpot=promise.tpot * terms.degraded)
         for one, promise in workload.promises.items()
     }
     degraded = point
-    if terms.failures and terms.degraded > 1:
+    if sure and terms.failures and terms.degraded > 1:
         worse = replace(scene, workload=msgspec.structs.replace(workload, promises=lesser))
-        degraded = operating_point(worse, effort)
+        degraded = operating_point(worse, effort, near=point.mu[1] if sketch is None else sketch.degraded)
     source = Source.TRANSFERRED if measured is None else point.source
     if profile.example:
         source = Source.CATALOGUE  # nothing was timed: the simulation rests on figures as they were written

@@ -26,6 +26,8 @@ SKETCH_REQUESTS = 600
 CONFIDENCE = 0.9
 # The search ends when the rate that fails is at most this much above the one that holds.
 PRECISION = 0.03
+# Beside a rate that is known roughly, the first step; each further one in the same direction is its square.
+_NEAR = 1.06
 _MOST_STEPS = 14
 _FIRST_LOAD = 0.6
 # Share of a run's calls that may be waiting when the last one arrives, as a lower bound: one waiting call of ten
@@ -76,10 +78,21 @@ def interval(shares: Sequence[float], kept: int, requests: int) -> Interval:
     return Interval(mean, max(0.0, min(low, mean - half)), min(1.0, max(high, mean + half)), CONFIDENCE)
 
 
-def measure(scene: Scene, rate: float, capacity: float, effort: Effort) -> CurvePoint:
-    """Simulate one rate with every seed. capacity: the highest rate, for the load"""
+def measure(scene: Scene, rate: float, capacity: float, effort: Effort, *, at_least: float = 0.0) -> CurvePoint:
+    """Simulate one rate with every seed. capacity: the highest rate, for the load
+
+    at_least: attainment to prove; the other seeds are spared once it is out of reach, even if they kept every promise
+    """
     each = math.ceil(effort.requests / effort.seeds)
-    results = [run(scene, rate, each, effort.first_seed + number) for number in range(effort.seeds)]
+    results: list[RunResult] = []
+    missed = counted = 0
+    for number in range(effort.seeds):
+        results.append(run(scene, rate, each, effort.first_seed + number))
+        missed += sum(not within(call, scene.workload) for call in results[-1].calls)
+        counted += len(results[-1].calls)
+        most = counted + (effort.seeds - number - 1) * len(results[-1].calls)
+        if interval([1.0], most - missed, most).low < at_least:
+            break
     return point(results, scene.workload, rate, capacity)
 
 
@@ -155,11 +168,13 @@ def operating_point(
     *,
     replicas: Sequence[int] = (1,),
     settings: Sequence[Mapping[str, int]] = ({},),
+    near: float | None = None,
     progress: Progress = quiet,
 ) -> OperatingPoint:
     """Search the largest rate for each number of replicas, over the engine's settings on one replica.
 
     settings: such as {"max_num_seqs": 32, "max_batched_tokens": 512}; the best is taken for every number of replicas
+    near: a rate of one replica that the search begins with, such as a sketch's; None: nothing is known
     Raises PlanRefused where not even a twentieth of the highest rate keeps the promise.
     """
     effort = effort or Effort()
@@ -174,7 +189,7 @@ def operating_point(
     for setting in settings:
         candidate = replace(scene, profile=_with(scene.profile, setting), replicas=1)
         try:
-            chosen = _search(candidate, effort, progress)
+            chosen = _search(candidate, effort, progress, near)
         except PlanRefused as error:
             refused = error
             continue
@@ -183,10 +198,12 @@ def operating_point(
     if best is None:
         assert refused is not None
         raise refused
+    each = best[0]
     for count in replicas:
         if count not in found:
             progress(f"{count} replicas")
-            found[count] = _search(replace(best[2], replicas=count), effort, progress)
+            found[count] = _search(replace(best[2], replicas=count), effort, progress, each * count)
+        each = found[count][0].rate / count
     return OperatingPoint(
         mu={count: found[count][0].rate for count in replicas},
         points={count: found[count][0] for count in replicas},
@@ -207,14 +224,14 @@ def _check_effort(effort: Effort, alpha: float) -> None:
         )
 
 
-def _search(scene: Scene, effort: Effort, progress: Progress) -> tuple[CurvePoint, str]:
-    """Find a rate that holds and one that fails, then halve the interval between them."""
+def _search(scene: Scene, effort: Effort, progress: Progress, near: float | None = None) -> tuple[CurvePoint, str]:
+    """Find a rate that holds and one that fails, then halve the interval between them. near: where the rate may be"""
     capacity, alpha = highest_rate(scene, effort), scene.workload.alpha
     held: CurvePoint | None = None
     failed: CurvePoint | None = None
-    rate = _FIRST_LOAD * capacity
+    rate, up, down = (_FIRST_LOAD * capacity, 1.3, 0.6) if near is None else (min(near, capacity), _NEAR, 1 / _NEAR)
     for _ in range(_MOST_STEPS):
-        tried = measure(scene, rate, capacity, effort)
+        tried = measure(scene, rate, capacity, effort, at_least=alpha)
         holds = tried.attainment.low >= alpha and tried.backlog <= MOST_BACKLOG
         progress(
             f"{rate:.2f} requests/s (load {tried.load:.2f}): {100 * tried.attainment.value:.2f} % within the promise, "
@@ -226,11 +243,11 @@ def _search(scene: Scene, effort: Effort, progress: Progress) -> tuple[CurvePoin
             if rate <= 0.05 * capacity:
                 reason = why(failed, scene.workload)
                 raise PlanRefused(10, f"no rate keeps the promise, not even a twentieth of the highest. {reason}")
-            rate = max(0.05 * capacity, rate * 0.6)
+            rate, down = max(0.05 * capacity, rate * down), max(0.6, down * down)
         elif failed is None:
             if rate >= capacity:
                 break
-            rate = min(1.3 * rate, capacity)
+            rate, up = min(up * rate, capacity), min(1.3, up * up)
         elif failed.rate <= held.rate * (1 + PRECISION):
             break
         else:

@@ -171,6 +171,7 @@ def _simulated(
             inputs.terms,
             inputs.effort if sure else inputs.effort.sketch(),
             sure,
+            base.kinds.get(name),
         )
         for base, name in pairs
     ]

@@ -12,7 +12,7 @@ from capacity.base_plan import BasePlan
 from capacity.figures import figures
 from capacity.last_steps import fleet_step, money_step
 from capacity.plan import Plan, surest
-from capacity.results import Step
+from capacity.results import CurvePoint, Step
 from capacity.targets import targets_of
 
 FORMAT = 1
@@ -72,7 +72,9 @@ def own_warnings(step: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]
 
 
 def _promised(base: BasePlan) -> dict[str, Any]:
-    """Return what `review` compares with what happened."""
+    """Return what `review` compares with what happened, and where the platform draws its own hours: on the curve of
+    one replica, of (calls/s, seconds until 95 % of first tokens).
+    """
     count = max(1, base.replicas)
     known = [one for one in base.chosen.point.mu if one <= count]
     point = base.chosen.point.points[max(known, default=min(base.chosen.point.mu))]
@@ -83,11 +85,17 @@ def _promised(base: BasePlan) -> dict[str, Any]:
         "median": [round(value, 2) for value in base.demand.median.tolist()],
         "low": [round(value, 2) for value in base.demand.low.tolist()],
         "high": [round(value, 2) for value in base.demand.high.tolist()],
+        "curve": [_placed(one) for one in base.curve],
+        "chosen": _placed(base.chosen.point.points[1]) if 1 in base.chosen.point.points else None,
         "attainment": [point.attainment.low, point.attainment.high],
         "alpha": base.workload.alpha,
         "promises": {name: msgspec.to_builtins(one) for name, one in base.workload.promises.items()},
         "output": base.workload.mean(lambda sample: sample.output),
     }
+
+
+def _placed(point: CurvePoint) -> list[float]:
+    return [point.rate, point.ttft.p95]
 
 
 def _step(step: Step, of: str) -> dict[str, Any]:

@@ -75,11 +75,24 @@ class Targets(msgspec.Struct, frozen=True):
     pools: dict[str, PoolTargets]
 
 
+class Limits(msgspec.Struct, frozen=True):
+    """What a latency class is promised. ttft: seconds to the first token"""
+
+    ttft: float
+
+
 class PromisedBase(msgspec.Struct, frozen=True):
-    """A base of the plan: fingerprint and name."""
+    """A base of the plan: fingerprint and name.
+
+    curve: of one replica, (calls/s, seconds within which 95 % of first tokens come); chosen: the operating point on
+    it; promises: by latency class. Plans of earlier versions have no curve
+    """
 
     base: str
     name: str
+    curve: list[tuple[float, float]] = []
+    chosen: tuple[float, float] | None = None
+    promises: dict[str, Limits] = {}
 
 
 class PlanDocument(msgspec.Struct, frozen=True):

@@ -14,11 +14,13 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from marketplace.accounts.errors import Refusal
 from marketplace.planning import selectors, services
-from marketplace.planning.documents import plan_document, review_document
+from marketplace.planning.documents import PlanDocument, plan_document, review_document
 from marketplace.planning.errors import NotMade
 from marketplace.planning.fleet_now import fleet_now
+from marketplace.planning.measured import measured_hours
 from marketplace.planning.models import Plan, PlanFile
 from marketplace.planning.usage import usage_file
+from marketplace.web.fleet_chart import FleetChart, fleet_chart
 from marketplace.web.plan_file_form import PlanFileForm
 from marketplace.web.refusals import show_as_message, show_in_form
 from marketplace.web.views.staff import operators_only, staff_of
@@ -106,6 +108,7 @@ def _page(request: HttpRequest, form: PlanFileForm, status: int = 200) -> HttpRe
     context = {
         **newest,
         "now": fleet_now(document) if document else [],
+        "charts": _charts(document) if document else [],
         "unfinished": selectors.unfinished(),
         "missing": services.missing_files(),
         "files": services.newest_files(),
@@ -114,6 +117,12 @@ def _page(request: HttpRequest, form: PlanFileForm, status: int = 200) -> HttpRe
         "kinds": PlanFile.Kind,
     }
     return render(request, "web/capacity.html", context, status=status)
+
+
+def _charts(document: PlanDocument) -> list[FleetChart]:
+    hours = measured_hours([one.base for one in document.promised])
+    drawn = [fleet_chart(one, hours.get(one.base, [])) for one in document.promised]
+    return [one for one in drawn if one is not None]
 
 
 def _file(content: Any, name: str) -> HttpResponse:

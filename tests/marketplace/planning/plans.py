@@ -84,7 +84,15 @@ def document(base: str = "ab" * 32, name: str = "tiny") -> dict[str, Any]:
             "made_at": "2026-11-10",
             "pools": {name: {"mu": {"1": 9.0, "2": 21.0, "4": 70.0}, "ceiling": {"1": 0.5}, "min": 2, "k": 1}},
         },
-        "promised": [{"base": base, "name": name}],
+        "promised": [
+            {
+                "base": base,
+                "name": name,
+                "curve": [[0.5, 0.08], [2.0, 0.3], [4.0, 1.9]],
+                "chosen": [3.0, 0.9],
+                "promises": {"interactive": {"ttft": 1.0, "tpot": 0.1}, "batch": {"ttft": 60.0, "tpot": 1.0}},
+            }
+        ],
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -10,9 +11,12 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 
 from marketplace.accounts.models import AuditEntry
+from marketplace.planning.documents import plan_document
 from marketplace.planning.fleet_now import rate_of
+from marketplace.planning.measured import MeasuredHour
 from marketplace.planning.models import Plan, PlanFile
 from marketplace.planning.services import MAX_BYTES, add_file
+from marketplace.web.fleet_chart import fleet_chart
 from marketplace.web.views import capacity
 from tests.marketplace.catalog.factories import make_organization
 from tests.marketplace.planning.plans import FILES, document, made, review
@@ -83,12 +87,39 @@ def test_the_newest_plan_is_shown_beside_the_fleet_that_runs(world: World, staff
     assert text.index("Machines to have") < text.index("Figure demand") and "54.75 USD" in text
     assert "⌈5.62 × 1.05 / 9.00⌉ + 1 = 2" in text and "A note on tornado." in text
     assert "<strong>17 November 2026</strong>" in text
-    assert text.count('<svg viewBox="0 0 640') == 5 and "Only 120 requests were simulated." in text
+    assert text.count('<svg viewBox="0 0 640') == 6 and "Only 120 requests were simulated." in text
     for word in ("measured", "simulated", "transferred", "catalogue"):
         assert f">{word}</span>" in text
     assert "was not made: error: step 2: alpha is &lt;b&gt;1.5" in text
     assert '<td class="number">9.00</td>' in text  # what the replica that lives bears
     assert "12.3 %" in text and ">held<" in text
+
+
+def test_the_fleets_hours_stand_on_the_curve_of_its_plan(
+    world: World, staff: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = world.model.base_model.fingerprint
+    plan = made(result=document(base))
+    assert "No hour of the last day had enough" in text_of(staff, PAGE)
+    hours = [MeasuredHour(datetime(2026, 1, 2, hour, tzinfo=UTC), hour / 4, hour / 8) for hour in (4, 8)]
+    monkeypatch.setattr(capacity, "measured_hours", lambda bases: {base: hours} if bases == [base] else {})
+    text = text_of(staff, PAGE)
+    assert "2 measured hours of tiny on the curve of its plan" in text
+    assert "2 Jan, 04:00: 1.00 calls/s of a replica, 95 % of first tokens within 0.50 s" in text
+    assert "planned: 3.00 calls/s" in text and "promised, interactive" in text and "promised, batch" not in text
+    del plan.result["promised"][0]["curve"]
+    plan.save()
+    assert "on the curve of its plan" not in text_of(staff, PAGE), "a plan of an earlier version has none"
+
+
+def test_a_point_lies_where_both_axes_say() -> None:
+    base = plan_document(document()).promised[0]
+    chart = fleet_chart(base, [MeasuredHour(datetime(2026, 1, 2, tzinfo=UTC), 4.0, 2.0)])
+    assert chart is not None
+    across, up = ({float(tick.label): tick.at for tick in ticks} for ticks in (chart.across, chart.up))
+    (dot,) = chart.hours
+    assert (dot.x, dot.y) == (across[4.0], up[2.0])
+    assert chart.line.split()[-1] == f"{across[4.0]},{round((up[2.0] * 19 + up[0.0]) / 20, 1)}"
 
 
 def test_earlier_plans_have_pages_and_one_of_another_version_says_so(world: World, staff: Client) -> None:
