@@ -112,7 +112,7 @@ class Fit:
     """A fitted model, and how far it is off on steps that it did not see.
 
     median, p90: of |predicted − measured| / measured, of steps of the last pass predicted from the others
-    noise: the same median where each step is predicted by the same step of the other passes, 0 without repeats
+    noise: the same median where a step is predicted by another run of the same step, 0 without repeats
     """
 
     model: StepModel
@@ -163,13 +163,13 @@ def allowed_median(noise: float) -> float:
 
 
 def _noise(works: Sequence[StepWork], seconds: Array, held: npt.NDArray[np.bool_]) -> float:
-    """Return how far the best prediction is off in the median: that by the same step's own times in other passes."""
+    """Return by how much two runs of the same step differ in the median, one of them in the held-out pass."""
     seen: dict[StepWork, list[float]] = {}
     for work, took, out in zip(works, seconds, held, strict=True):
         if not out:
             seen.setdefault(work, []).append(float(took))
-    pairs = [(seen[work], took) for work, took, out in zip(works, seconds, held, strict=True) if out and work in seen]
-    off = [abs(float(np.median(others)) / took - 1.0) for others, took in pairs]
+    again = [(seen[work], took) for work, took, out in zip(works, seconds, held, strict=True) if out and work in seen]
+    off = [abs(other / took - 1.0) for others, took in again for other in others]
     return float(np.median(off)) if len(off) >= _LEAST_STEPS // 6 else 0.0
 
 
