@@ -50,6 +50,7 @@ def test_from_the_books_to_a_plan_and_a_file_with_lies() -> None:
     services.make(made, QUICK)
     made.refresh_from_db()
     assert (made.error, made.state) == ("", "done")
+    assert made.result is not None
     document = plan_document(made.result)
     assert [step.number for step in document.steps] == list(range(1, 14)) and len(document.figures) == 6
     assert document.targets.pools.keys() == {base.line.name} and document.promised[0].base == base.fingerprint
