@@ -99,7 +99,7 @@ def profile_of(found: Measured, *, own_clock: bool, made_at: datetime, commit: s
         load_speed=load_speed(found.loads, statistics.median(idle)),
         probe_read=statistics.median(found.reads),
         probe_gemm=statistics.median(found.gemms),
-        quality=Quality(steps=fitted.steps, median=fitted.median, p90=fitted.p90, noise=fitted.noise),
+        quality=Quality(steps=fitted.steps, median=fitted.median, p90=fitted.p90),
     )
     check(profile, "the calibration")
     return profile

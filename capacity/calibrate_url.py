@@ -28,7 +28,7 @@ _SHORTEST, _LONGEST, _PROBE = 32, 512, 48  # tokens of prompts
 _MOST_CLIENTS = 256
 _OPEN_LOAD, _OPEN_SEEDS = 0.5, (1, 2, 3)
 _OPEN_CALLS = (20, 200)
-# Of the seconds: cells of a closed loop, the open one, and the rest for adapters and what runs over.
+# The seconds are shared: cells of a closed loop, the open one, and a rest for adapters and what runs over.
 _CLOSED_SHARE, _OPEN_SHARE, _WARM_SHARE_OF_TIME = 0.7, 0.12, 0.08
 # A first call that takes as much longer than the second has waited for its adapter.
 _COLD = 1.2

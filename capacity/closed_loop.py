@@ -14,14 +14,13 @@ import numpy.typing as npt
 
 from capacity.errors import PlanRefused
 from capacity.runs import TimedCall
-from capacity.simulate import Scene, World
+from capacity.simulate import Scene, World, request_of
 from capacity.workload import Arrival
-from serving.core import AdapterRef, LatencyClass, Request, SamplingParams, Sequence
+from serving.core import LatencyClass, Request, Sequence
 from serving.simulation.work import StepWork, work_of
 from serving.steps import StepPlan
 
 Array = npt.NDArray[np.float64]
-_GREEDY = SamplingParams(temperature=0)
 _SHORTEST_WAIT = 1e-3
 _MOST_TURNS = 200_000
 
@@ -105,18 +104,7 @@ def run_closed(scene: Scene, arrivals: Seq[Arrival], clients: int, way: float) -
 
 def _request(arrival: Arrival, number: int) -> Request:
     prompt = tuple(range(number << 20, (number << 20) + arrival.prompt))
-    digest = None if arrival.adapter is None else str(arrival.adapter)
-    return Request(
-        f"c{number}",
-        "tenant",
-        "scope",
-        AdapterRef(digest),
-        prompt,
-        _GREEDY,
-        arrival.output,
-        latency_class=LatencyClass.STANDARD,
-        speculate=False,
-    )
+    return request_of(arrival, f"c{number}", prompt, LatencyClass.STANDARD)
 
 
 # -- figures of a closed loop: means of spans of time ---------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from capacity.errors import PlanRefused
-from capacity.steps import PRIOR, WORST_MEDIAN, Probes, StepModel
+from capacity.steps import PRIOR, Probes, StepModel
 from serving.scheduler.limits import Limits
 
 FORMAT = 1
@@ -74,8 +74,7 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Quality(msgspec.Struct, frozen=True, kw_only=True):
-    """The fit's errors on what it did not see. steps: measured; median, p90: of relative errors; noise: the median by
-    which the same step differs between passes
+    """The fit's errors on what it did not see. steps: measured; median, p90: of relative errors
 
     Over HTTP: on the figures of cells that it did not see; `steps` are the tokens that were timed.
     """
@@ -83,7 +82,6 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
     median: float
     p90: float
-    noise: float = 0.0
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
@@ -190,12 +188,6 @@ def warnings_of(profile: Profile, *, commit: str | None = None, fingerprint: str
         )
     if profile.example:
         said.append(f"The profile of {profile.model.name} is invented: no machine was timed. Calibrate one.")
-    if profile.quality.median > WORST_MEDIAN:
-        said.append(
-            f"The machine was noisy: the same step differed by {100 * profile.quality.noise:.0f} % between passes, and "
-            f"the step times are {100 * profile.quality.median:.0f} % off in the median. Intervals are as much wider; "
-            "calibrate on a quiet machine for narrower ones."
-        )
     if profile.own_clock:
         said.append("The profile counts processor seconds of one thread: it says nothing about a replica's wall time.")
     if profile.over_http:

@@ -49,6 +49,10 @@ def from_usage(usage: Usage, promises: Mapping[str, Promise], **terms: float | i
     if served <= 0 or usage.seconds <= 0:
         raise PlanRefused(1, "the usage has no calls: a plan needs at least one day of them, or a workload file")
     warnings = []
+    if usage.seconds < 86_400:
+        warnings.append(f"The usage covers {usage.seconds / 3600:.1f} hours: no day, let alone a week, is known.")
+    elif usage.seconds < 2 * 86_400:
+        warnings.append("The usage covers a single day: weekends and growth are unknown.")
     if usage.gaps_cv2 is None:
         warnings.append("Arrival times were not kept: bursts are unknown, and arrivals are taken to be Poisson's.")
     adapter_calls = tuple(calls for calls in usage.calls_by_adapter if calls > 0)

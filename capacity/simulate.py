@@ -230,7 +230,6 @@ class _SimulatedFleet:
         return place
 
     def _request(self, arrival: Arrival, number: int) -> Request:
-        digest = _digest(arrival)
         beginning = self._shared.get((arrival.adapter or 0, arrival.cached))
         if beginning is None:
             beginning = tuple(range(self._base, self._base + arrival.cached))
@@ -239,17 +238,22 @@ class _SimulatedFleet:
         rest = arrival.prompt - arrival.cached
         prompt = (*beginning, *range(self._base, self._base + rest))
         self._base += rest
-        return Request(
-            f"s{number}",
-            "tenant",
-            "scope",
-            AdapterRef(digest),
-            prompt,
-            _GREEDY,
-            arrival.output,
-            latency_class=_CLASSES[arrival.latency_class],
-            speculate=False,
-        )
+        return request_of(arrival, f"s{number}", prompt, _CLASSES[arrival.latency_class])
+
+
+def request_of(arrival: Arrival, name: str, prompt: tuple[int, ...], latency_class: LatencyClass) -> Request:
+    """Return a simulated request: greedy, of one tenant, without drafts."""
+    return Request(
+        name,
+        "tenant",
+        "scope",
+        AdapterRef(_digest(arrival)),
+        prompt,
+        _GREEDY,
+        arrival.output,
+        latency_class=latency_class,
+        speculate=False,
+    )
 
 
 def _digest(arrival: Arrival) -> str | None:

@@ -49,8 +49,6 @@ _PRIOR_WIDTH, _SHAPE_WIDTH = 2.0, 0.1
 _SOFT = 0.05
 _LEAST_STEPS = 60
 WORST_MEDIAN = 0.08
-# Where the same step differs by more between passes, no fit can be surer: the difference is the bar, up to here.
-WORST_NOISE = 0.2
 RESIDUALS_KEPT = 256
 
 
@@ -112,14 +110,12 @@ class Fit:
     """A fitted model, and how far it is off on steps that it did not see.
 
     median, p90: of |predicted − measured| / measured, of steps of the last pass predicted from the others
-    noise: the same median where a step is predicted by another run of the same step, 0 without repeats
     """
 
     model: StepModel
     steps: int
     median: float
     p90: float
-    noise: float
 
 
 def fit(
@@ -127,8 +123,7 @@ def fit(
 ) -> Fit:
     """Fit a model to steps; the held-out error is that of the last pass.
 
-    Raises PlanRefused for too few steps, impossible times, or a median error on the held-out steps above 8 % and above
-    what the same step differs by between passes.
+    Raises PlanRefused for too few steps, impossible times, or a median error above 8 % on the held-out steps.
     """
     measured = np.asarray(seconds, np.float64)
     if len(works) < _LEAST_STEPS:
@@ -142,24 +137,18 @@ def fit(
     features = _features(works)
     off = np.abs(_predict_with(_solve(features[~held], measured[~held], prior), features[held]) / measured[held] - 1.0)
     median, p90 = float(np.median(off)), float(np.percentile(off, 90))
-    noise = _noise(works, measured, held)
-    if median > (allowed := allowed_median(noise)):
+    if median > WORST_MEDIAN:
         raise PlanRefused(
             8,
-            f"the fit is {100 * median:.1f} % off in the median on steps it did not see, {100 * allowed:.1f} % are "
-            f"allowed where the same step differs by {100 * noise:.1f} % between passes: the machine was too busy; "
-            "calibrate again",
+            f"the fit is {100 * median:.1f} % off in the median on steps it did not see, {100 * WORST_MEDIAN:.0f} % "
+            f"are allowed, and the same step differs by {100 * _noise(works, measured, held):.1f} % between passes: "
+            "the machine was too busy; calibrate again",
         )
     theta, shape = _solve(features, measured, prior)
     model = StepModel(_named(theta), tuple(map(float, shape)))
     residuals = np.sort(np.log(measured / model.predict(works)))
     kept = residuals[np.linspace(0, len(residuals) - 1, min(RESIDUALS_KEPT, len(residuals))).round().astype(int)]
-    return Fit(replace(model, residuals=tuple(map(float, kept))), len(works), median, p90, noise)
-
-
-def allowed_median(noise: float) -> float:
-    """Return the most that a fit may be off in the median where the same step differs by `noise` between passes."""
-    return min(max(WORST_MEDIAN, noise), WORST_NOISE)
+    return Fit(replace(model, residuals=tuple(map(float, kept))), len(works), median, p90)
 
 
 def _noise(works: Sequence[StepWork], seconds: Array, held: npt.NDArray[np.bool_]) -> float:

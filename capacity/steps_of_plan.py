@@ -10,7 +10,7 @@ from capacity.base_plan import BasePlan
 from capacity.kinds import Kind
 from capacity.program import Block
 from capacity.results import Source, Step
-from capacity.steps import allowed_median
+from capacity.steps import WORST_MEDIAN
 from serving.simulation.work import StepWork
 
 
@@ -145,15 +145,14 @@ def _calibration(base: BasePlan) -> Step:
             "made": profile.made_at[:10],
             "commit": profile.commit[:12] or "not known",
         },
-        f"error = median |predicted − measured| / measured ≤ max(8 %, noise), on {measured} that the fit did not see",
+        f"error = median |predicted − measured| / measured ≤ 8 %, on {measured} that the fit did not see",
         f"{100 * profile.quality.median:.1f} % off in the median; 90 % of the {measured} are less than "
         f"{100 * profile.quality.p90:.0f} % off",
         100 * profile.quality.median,
         "%",
         origin,
         base.chosen.warnings,
-        f"{100 * profile.quality.median:.1f} % ≤ {100 * allowed_median(profile.quality.noise):.0f} %, from "
-        f"{profile.quality.steps:,} {measured}",
+        f"{100 * profile.quality.median:.1f} % ≤ {100 * WORST_MEDIAN:.0f} %, from {profile.quality.steps:,} {measured}",
     )
 
 

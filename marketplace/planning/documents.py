@@ -76,7 +76,7 @@ class Targets(msgspec.Struct, frozen=True):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What a latency class is promised. ttft: seconds to the first token"""
+    """The promise of a latency class. ttft: seconds to the first token"""
 
     ttft: float
 

@@ -40,10 +40,15 @@ class FleetChart:
     line: str
     chosen: Dot | None
     hours: tuple[Dot, ...]
-    measured: tuple[MeasuredHour, ...]
+    rows: tuple[tuple[str, str, str], ...]
     limits: tuple[Tick, ...]
     across: tuple[Tick, ...]
     up: tuple[Tick, ...]
+
+    @property
+    def head(self) -> tuple[str, str, str]:
+        """Return the columns of the table."""
+        return "Hour (UTC)", "Calls/s of a replica", "95 % of first tokens within, s"
 
     @property
     def words(self) -> str:
@@ -71,14 +76,16 @@ def fleet_chart(base: PromisedBase, hours: Sequence[MeasuredHour]) -> FleetChart
         name=base.name,
         line=" ".join(f"{x(rate)},{y(wait)}" for rate, wait in base.curve),
         chosen=Dot(x(base.chosen[0]), y(base.chosen[1]), _note("planned", *base.chosen)) if base.chosen else None,
-        hours=tuple(
-            Dot(x(one.each), y(one.ttft), _note(f"{one.hour:%-d %b, %H:%M}", one.each, one.ttft)) for one in hours
-        ),
-        measured=tuple(hours),
+        hours=tuple(Dot(x(one.each), y(one.ttft), _note(_time(one), one.each, one.ttft)) for one in hours),
+        rows=tuple((_time(one), f"{one.each:,.3f}", f"{one.ttft:,.2f}") for one in hours),
         limits=tuple(Tick(y(wait), f"promised, {name}") for name, wait in sorted(limits.items())),
         across=tuple(Tick(x(value), f"{value:g}") for value in across),
         up=tuple(Tick(y(value), f"{value:g}") for value in up),
     )
+
+
+def _time(hour: MeasuredHour) -> str:
+    return f"{hour.hour:%-d %b, %H:%M}"
 
 
 def _note(when: str, each: float, wait: float) -> str:

@@ -170,7 +170,7 @@ class _HttpsStream:
     def readinto(self, out: memoryview) -> int:
         if self._begun:
             return self._connection.recv_into(out)
-        # What came with the head; then straight from TLS, past the layers of files.
+        # The bytes that came with the head; then straight from TLS, past the layers of files.
         self._begun, head = True, cast(io.BufferedReader, self._response.fp).peek()
         return self._response.readinto(out[: len(head)])
 

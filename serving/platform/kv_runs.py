@@ -10,7 +10,7 @@ from sealed_weights.secret_memory import wipe
 
 # Small runs take little memory where no engine is busy: two or three of them are in use then.
 RUN_BYTES = 1 << 20
-# Of one pull at either side: an engine that is busy copies as much between two steps.
+# One pull has as much at either side: an engine that is busy copies all of it between two steps.
 MEMORY_BYTES = 8 << 20
 _LEAST_TOKENS = 64
 _KEPT = 1  # memories that no pull uses: more at once are rare, and bring their pages in

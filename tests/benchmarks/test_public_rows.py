@@ -25,7 +25,7 @@ CELLS = [
     for batch in (1, 4, 16, 64, 128)
     for prompt, output in ((1024, 1024), (1024, 128), (4096, 256), (8192, 1024))
 ]
-# How the machine of these tests differs from the catalogue's: products are slow, steps are long.
+# The machine of these tests is not the catalogue's: products are slow, steps are long.
 TRUTH: Mapping[str, float] = {"weights": 1.2, "head": 1.2, "row": 2.0, "sample": 2.0, "step": 2.5, "context": 1.4}
 HEAD = (
     *("id", "backend", "backend_version", "model_path", "system", "mode", "isl", "osl", "gemm_quant_mode"),

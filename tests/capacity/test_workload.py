@@ -73,7 +73,7 @@ def test_usage_counts_refused_calls_and_says_what_it_does_not_know() -> None:
     found, warnings = from_usage(usage, PROMISES, alpha=0.95)
     assert found.rate == pytest.approx(1000 / 86_400) and found.alpha == 0.95
     assert found.zipf == pytest.approx(1.0, abs=0.05) and found.adapters == 3
-    assert any("bursts are unknown" in said for said in warnings)
+    assert any("single day" in said for said in warnings) and any("bursts are unknown" in said for said in warnings)
 
 
 def test_usage_without_a_call_is_refused() -> None:
