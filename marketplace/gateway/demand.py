@@ -11,6 +11,7 @@ from uuid import UUID
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from marketplace.gateway.cancelling import stop_if_cancelled
 from marketplace.gateway.effects import Effects
 from marketplace.vault.pool_demand import (
     ADD_SCRIPT,
@@ -77,6 +78,7 @@ class DemandCounts:
     async def run(self) -> None:
         """Flush once a second until cancelled."""
         while True:
+            stop_if_cancelled()
             await asyncio.sleep(FLUSH_SECONDS)
             await self.flush()
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from marketplace.gateway.cancelling import stop_if_cancelled
 from marketplace.gateway.fleet.links import Links
 from marketplace.gateway.fleet.states import ReplicaState
 from marketplace.gateway.metrics import count_view
@@ -87,6 +88,7 @@ class Relay:
                 if self.up:
                     logger.warning("views of replicas are not shared: %s", type(group.exceptions[0]).__name__)
             self.up = False
+            stop_if_cancelled()
             await asyncio.sleep(1.0)
 
     async def _talk(self, valkey: Redis) -> None:
@@ -97,6 +99,7 @@ class Relay:
             group.create_task(self._send(valkey))
             heard_at = time.monotonic()
             while True:
+                stop_if_cancelled()
                 message = await channel.get_message(ignore_subscribe_messages=True, timeout=1.0)
                 now = time.monotonic()
                 if message is not None:
@@ -107,6 +110,7 @@ class Relay:
 
     async def _send(self, valkey: Redis) -> None:
         while True:
+            stop_if_cancelled()
             try:
                 async with asyncio.timeout(QUIET_SECONDS):
                     await self._wake.wait()

@@ -60,7 +60,7 @@ async def test_a_mixed_batch_gets_the_reference_tokens(
 
 async def test_preempted_requests_get_the_reference_tokens(tiny: Tiny) -> None:
     work = prompts(8, low=150, high=170, seed=6)
-    async with running(tiny, kv_cache_mb=1, prefix_caching=False) as run:
+    async with running(tiny, kv_cache_mb=1, prefix_caching=False, elastic_memory=False) as run:
         await asyncio.gather(*(run.tokens([5], name, tokens=1) for name in NAMES))  # every adapter is there
         together = threading.Event()
         run.engine._inbox.post(lambda: together.wait(10))

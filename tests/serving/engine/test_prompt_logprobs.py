@@ -60,7 +60,7 @@ async def test_prompt_logprobs_requests_fill_the_cache_for_requests_without_them
 
 async def test_a_preempted_request_reports_each_token_once(tiny: Tiny) -> None:
     work = prompts(8, low=150, high=170, seed=6)
-    async with running(tiny, kv_cache_mb=1, max_batched_tokens=64) as run:
+    async with running(tiny, kv_cache_mb=1, max_batched_tokens=64, elastic_memory=False) as run:
         alone = [(await scored(run, prompt, NAMES[i % 5]))[0].prompt_logprobs for i, prompt in enumerate(work)]
         together = threading.Event()
         run.engine._inbox.post(lambda: together.wait(10))
