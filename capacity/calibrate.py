@@ -99,7 +99,7 @@ def profile_of(found: Measured, *, own_clock: bool, made_at: datetime, commit: s
         load_speed=load_speed(found.loads, statistics.median(idle)),
         probe_read=statistics.median(found.reads),
         probe_gemm=statistics.median(found.gemms),
-        quality=Quality(steps=fitted.steps, median=fitted.median, p90=fitted.p90),
+        quality=Quality(steps=fitted.steps, median=fitted.median, p90=fitted.p90, drift=fitted.drift),
     )
     check(profile, "the calibration")
     return profile
@@ -129,7 +129,7 @@ def step(profile: Profile, warnings: tuple[str, ...] = ()) -> Step:
         "log least squares, soft L1, weak prior"
         + (", of simulated against measured figures" if profile.over_http else ""),
         f"{counted}; {100 * quality.median:.1f} % off in the median on {how}, 90 % of them below "
-        f"{100 * quality.p90:.0f} %",
+        f"{100 * quality.p90:.0f} %; the machine drifted by {100 * quality.drift:.0f} % between passes",
         quality.median,
         "share",
         Source.TRANSFERRED if profile.transferred else Source.MEASURED,

@@ -17,6 +17,7 @@ MEASURED, OVER_HTTP = "measured", "measured over HTTP"
 # The error that step times have which were carried over from another machine.
 CARRIED_ERROR = 0.3
 # The least that a fit's error is taken to be: no calibration is surer, and one from outside sees no single step.
+UNSTEADY = 0.05  # a drift above which every page of a plan says so
 _LEAST_ERROR = {MEASURED: 0.02, OVER_HTTP: 0.05}
 _LARGEST = 4 << 20
 
@@ -76,12 +77,15 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True):
 class Quality(msgspec.Struct, frozen=True, kw_only=True):
     """The fit's errors on what it did not see. steps: measured; median, p90: of relative errors
 
+    drift: how far the machine was from its own profile in the farthest pass, as a share
+
     Over HTTP: on the figures of cells that it did not see; `steps` are the tokens that were timed.
     """
 
     steps: int
     median: float
     p90: float
+    drift: float = 0.0
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,7 +126,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def error(self) -> float:
         """Return how far step times are taken to be off, as a share: intervals are at least as wide."""
-        return max(CARRIED_ERROR if self.transferred else _LEAST_ERROR[self.source], self.quality.median)
+        least = CARRIED_ERROR if self.transferred else _LEAST_ERROR[self.source]
+        return max(least, self.quality.median, self.quality.drift)
 
     @property
     def steps(self) -> StepModel:
@@ -190,6 +195,11 @@ def warnings_of(profile: Profile, *, commit: str | None = None, fingerprint: str
         said.append(f"The profile of {profile.model.name} is invented: no machine was timed. Calibrate one.")
     if profile.own_clock:
         said.append("The profile counts processor seconds of one thread: it says nothing about a replica's wall time.")
+    if profile.quality.drift > UNSTEADY:
+        said.append(
+            f"The machine of {profile.model.name} was {100 * profile.quality.drift:.0f} % off its own profile in one "
+            "pass of the calibration: intervals are at least as wide. Calibrate again when its neighbours are quiet."
+        )
     if profile.over_http:
         said.append(
             "The profile was measured over HTTP, from figures of whole cells: intervals are wider than those of "

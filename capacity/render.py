@@ -83,7 +83,8 @@ def profile_markdown(profile: Profile) -> str:
             "",
             f"{quality.steps} {seen} on {profile.machine.gpu or profile.machine.cpu}, {profile.source}; "
             f"{100 * quality.median:.1f} % off in the median on {_unseen(profile)} that the fit did not see, "
-            f"90 % of them below {100 * quality.p90:.0f} %.",
+            f"90 % of them below {100 * quality.p90:.0f} %; the machine drifted by {100 * quality.drift:.0f} % between "
+            "passes.",
             "",
             "| coefficient | seconds |",
             "|---|---|",
