@@ -12,9 +12,10 @@ import msgspec
 
 from capacity.child import lines_of
 from capacity.errors import PlanRefused
+from capacity.fit_steps import fit
 from capacity.profile import Machine, Model, Profile, Quality, Replica, check, current_commit
 from capacity.results import Source, Step
-from capacity.steps import SHARES, fit
+from capacity.steps import SHARES
 from serving.simulation.work import StepWork
 
 MOST_SECONDS = 120.0
@@ -99,7 +100,7 @@ def profile_of(found: Measured, *, own_clock: bool, made_at: datetime, commit: s
         load_speed=load_speed(found.loads, statistics.median(idle)),
         probe_read=statistics.median(found.reads),
         probe_gemm=statistics.median(found.gemms),
-        quality=Quality(steps=fitted.steps, median=fitted.median, p90=fitted.p90, drift=fitted.drift),
+        quality=Quality(steps=len(found.works), median=fitted.median, p90=fitted.p90, drift=fitted.drift),
     )
     check(profile, "the calibration")
     return profile

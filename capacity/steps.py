@@ -10,7 +10,6 @@ few steps fix both. The shape of rows corrects what kernels do at particular row
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -48,10 +47,6 @@ _NORM = 4.0
 _PRIOR_WIDTH, _SHAPE_WIDTH = 2.0, 0.1
 # A step whose residual is beyond this counts by its absolute value alone.
 _SOFT = 0.05
-_LEAST_STEPS = 60
-# Steps that ran in every pass: with fewer of them all are judged, many by a single run.
-_LEAST_REPEATED = 20
-_FOLDS = 4
 WORST_MEDIAN = 0.08
 RESIDUALS_KEPT = 256
 
@@ -70,7 +65,7 @@ class StepModel:
     def predict(self, works: Sequence[StepWork]) -> Array:
         """Return seconds, float64 [steps]."""
         theta = np.log([self.coefficients[name] for name in PRIOR])
-        return _seconds(_features(works), theta, np.array(self.shape))
+        return _seconds(features_of(works), theta, np.array(self.shape))
 
     def seconds(self, work: StepWork) -> float:
         """Return one step's seconds; the same as `predict`, and much faster for a single step."""
@@ -109,92 +104,6 @@ class StepModel:
         return replace(self, coefficients={k: v * factors.get(k, 1.0) for k, v in self.coefficients.items()})
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """A fitted model, and how far it is off on steps that it did not see.
-
-    median, p90: of |predicted − measured| / measured
-    drift: how far the pass farthest from the model is from it, in the median: a machine that slows down for a minute
-    """
-
-    model: StepModel
-    steps: int
-    median: float
-    p90: float
-    drift: float
-
-
-def fit(
-    works: Sequence[StepWork], seconds: Sequence[float], passes: Sequence[int], prior: StepModel | None = None
-) -> Fit:
-    """Fit a model to steps, and judge it by what it says of steps that it did not see.
-
-    Those are left out with all their runs, a quarter of the steps at a time. A step's time is the median of its runs,
-    of the steps that ran in every pass: that neighbours slow the machine down for seconds is not the model's error.
-    It is in `residuals`, and in `drift`.
-
-    Raises PlanRefused for too few steps, impossible times, or a median error above 8 % on the steps left out.
-    """
-    measured = np.asarray(seconds, np.float64)
-    if len(works) < _LEAST_STEPS:
-        raise PlanRefused(8, f"{len(works)} steps were measured, a fit needs {_LEAST_STEPS}: give it more time")
-    if not np.all(np.isfinite(measured)) or np.any(measured <= 0):
-        raise PlanRefused(8, "the times of steps must be finite and above 0 s")
-    runs = _runs(works)
-    of = len(set(passes))
-    repeated = [places for places in runs if 1 < of == len({passes[place] for place in places})]
-    features = _features(works)
-    off = _off(features, measured, runs, repeated if len(repeated) >= _LEAST_REPEATED else runs, prior)
-    median, p90 = float(np.median(off)), float(np.percentile(off, 90))
-    if median > WORST_MEDIAN:
-        noise = _noise(measured, repeated, passes)
-        raise PlanRefused(
-            8,
-            f"the fit is {100 * median:.1f} % off in the median on steps it did not see, {100 * WORST_MEDIAN:.0f} % "
-            f"are allowed, and the same step differs by {100 * noise:.1f} % between passes: "
-            "the machine was too busy; calibrate again",
-        )
-    theta, shape = _solve(features, measured, prior)
-    model = StepModel(_named(theta), tuple(map(float, shape)))
-    residuals = np.log(measured / model.predict(works))
-    numbers = np.asarray(passes)
-    drift = max(abs(float(np.expm1(np.median(residuals[numbers == number])))) for number in set(passes))
-    residuals = np.sort(residuals)
-    kept = residuals[np.linspace(0, len(residuals) - 1, min(RESIDUALS_KEPT, len(residuals))).round().astype(int)]
-    return Fit(replace(model, residuals=tuple(map(float, kept))), len(works), median, p90, drift)
-
-
-def _runs(works: Sequence[StepWork]) -> list[list[int]]:
-    """Return the places of each step's runs, by the order in which steps first ran."""
-    places: dict[StepWork, list[int]] = {}
-    for place, work in enumerate(works):
-        places.setdefault(work, []).append(place)
-    return list(places.values())
-
-
-def _off(
-    features: Array, seconds: Array, runs: list[list[int]], judged: list[list[int]], prior: StepModel | None
-) -> Array:
-    """Return the relative errors of the `judged` steps, each predicted by a fit to runs of others."""
-    fold = np.empty(len(seconds), np.int64)
-    for number, places in enumerate(runs):
-        fold[places] = number % _FOLDS
-    off = []
-    for number in range(_FOLDS):
-        solved = _solve(features[fold != number], seconds[fold != number], prior)
-        mine = [places for places in judged if fold[places[0]] == number]
-        typical = np.array([np.median(seconds[places]) for places in mine])
-        off.append(np.abs(_predict_with(solved, features[[places[0] for places in mine]]) / typical - 1.0))
-    return np.concatenate(off)
-
-
-def _noise(seconds: Array, repeated: list[list[int]], passes: Sequence[int]) -> float:
-    """Return by how much two runs of one step in different passes differ in the median; 0 where none ran twice."""
-    pairs = [pair for places in repeated for pair in itertools.combinations(places, 2)]
-    off = [abs(seconds[one] / seconds[other] - 1.0) for one, other in pairs if passes[one] != passes[other]]
-    return float(np.median(off)) if off else 0.0
-
-
 def fit_sums(
     works: Sequence[StepWork], weights: Array, ways: Array, seconds: Array, *, way: float
 ) -> tuple[StepModel, float]:
@@ -202,11 +111,11 @@ def fit_sums(
 
     weights: [figures, steps]; ways: [figures], how often a figure has the seconds from a client to the engine, which
     are fitted beside the steps and begin at `way`; seconds: [figures], measured. Residuals and priors are those of
-    `fit`; the shape of rows stays 1. Returns the model and the seconds of a way.
+    `solve`; the shape of rows stays 1. Returns the model and the seconds of a way.
     """
-    features, shape, count = _features(works), np.zeros(len(KNOTS)), len(PRIOR)
+    features, shape, count = features_of(works), np.zeros(len(KNOTS)), len(PRIOR)
     start, observed = np.log(list(PRIOR.values())), np.log(seconds)
-    # As in `_solve`: one speed for the whole prior first.
+    # As in `solve`: one speed for the whole prior first.
     speed = float(np.median(observed - np.log(weights @ _seconds(features, start, shape))))
     start = np.append(start + speed * _TIMES, np.log(way))
 
@@ -275,12 +184,13 @@ def _norm(one: float, other: float) -> float:
     return float((one**_NORM + other**_NORM) ** (1 / _NORM))
 
 
-def _features(works: Sequence[StepWork]) -> Array:
+def features_of(works: Sequence[StepWork]) -> Array:
+    """Return what a step's time depends on, float64 [steps, features]."""
     return np.array([[float(getattr(work, name)) for name in _COLUMNS] for work in works], np.float64)
 
 
 def _linear_features(works: Sequence[StepWork]) -> Array:
-    rows, samples, context, pairs, adapters, pages, rank_rows, decode_rows, _ = _features(works).T
+    rows, samples, context, pairs, adapters, pages, rank_rows, decode_rows, _ = features_of(works).T
     ones = np.ones_like(rows)
     return np.stack([rows, samples, context, pairs, adapters, pages, rank_rows, ones, decode_rows], axis=1)
 
@@ -297,7 +207,8 @@ def _seconds(features: Array, theta: Array, shape: Array) -> Array:
     return np.asarray(total * (1.0 + load * loading) * (1.0 + mix * mixed), np.float64)
 
 
-def _solve(features: Array, measured: Array, prior: StepModel | None) -> tuple[Array, Array]:
+def solve(features: Array, measured: Array, prior: StepModel | None = None) -> tuple[Array, Array]:
+    """Return the logs of coefficients and of the shape that explain `measured`, seconds [steps], best."""
     prior = prior or StepModel()
     start = np.log([prior.coefficients[name] for name in PRIOR])
     count, observed = len(start), np.log(measured)
@@ -316,8 +227,14 @@ def _solve(features: Array, measured: Array, prior: StepModel | None) -> tuple[A
     return solved.x[:count], solved.x[count:]
 
 
-def _predict_with(solution: tuple[Array, Array], features: Array) -> Array:
+def predict_with(solution: tuple[Array, Array], features: Array) -> Array:
+    """Return seconds, float64 [steps], by what `solve` returned."""
     return _seconds(features, *solution)
+
+
+def model_of(solution: tuple[Array, Array]) -> StepModel:
+    """Return what `solve` returned as a model without residuals."""
+    return StepModel(_named(solution[0]), tuple(map(float, solution[1])))
 
 
 def _named(theta: Array) -> dict[str, float]:
