@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from multiprocessing import get_context
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +35,7 @@ CHECK_DAYS = 28
 _USAGE_DAYS = 2  # between the last hour of the usage and the plan, without a warning
 _MOST_ROUNDS = 4  # of a fleet, and its accelerators simulated with full effort
 LOADS = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0)
+TRAP_LOADS = (0.5, 0.8, 0.95)
 _TORNADO_SECONDS = 2.0
 _NANO_TO_MICRO = 1000
 
@@ -92,7 +96,10 @@ def plan(inputs: Inputs, progress: Progress = quiet) -> Plan:
         if not unsure:
             break
         found = _with_kinds(found, _simulated(inputs, unsure, progress, sure=True))
-    bases = tuple(_finished(inputs, one, fleet, blocks, progress) for one in found)
+    bases = tuple(
+        _finished(inputs, one, blocks)
+        for one in _with_pictures([_chosen(inputs, one, fleet) for one in found], inputs, progress)
+    )
     low, high = _interval(inputs, bases, blocks)
     warnings = [*_examples(inputs), *stale(inputs.prices, inputs.today), *_old_usage(inputs)]
     for one in bases:
@@ -175,13 +182,18 @@ def _simulated(
         )
         for base, name in pairs
     ]
+    outcomes = list(_told(_computed(inputs, [partial(kinds.attempt, job) for job in jobs]), pairs, progress))
+    return {(base.base, name): outcome for (base, name), outcome in zip(pairs, outcomes, strict=True)}
+
+
+def _computed(inputs: Inputs, jobs: Sequence[Callable[[], Any]]) -> Iterator[Any]:
+    """Yield what the jobs return, in their order; on as many processors as were given."""
     if inputs.workers > 1 and len(jobs) > 1:
         # Not forked: this process may have threads.
         with ProcessPoolExecutor(inputs.workers, mp_context=get_context("spawn")) as pool:
-            outcomes = list(_told(pool.map(kinds.attempt, jobs), pairs, progress))
+            yield from pool.map(operator.call, jobs)
     else:
-        outcomes = list(_told(map(kinds.attempt, jobs), pairs, progress))
-    return {(base.base, name): outcome for (base, name), outcome in zip(pairs, outcomes, strict=True)}
+        yield from map(operator.call, jobs)
 
 
 def _told(
@@ -252,23 +264,36 @@ def _fleet(
     )
 
 
-def _finished(inputs: Inputs, base: BasePlan, fleet: Fleet, blocks: Sequence[Block], progress: Progress) -> BasePlan:
-    """Return the base with the kind that bears most of it, the curve of that kind, and its steps."""
+def _chosen(inputs: Inputs, base: BasePlan, fleet: Fleet) -> BasePlan:
+    """Return the base with the kind that bears most of it."""
     accelerator_of = {price.name: price.accelerator for price in inputs.prices.prices}
     counts: dict[str, int] = {}
     for (name, offer, place), count in fleet.replicas.items():
         if name == base.base and place == 0:
             counts[accelerator_of[offer]] = counts.get(accelerator_of[offer], 0) + count
-    chosen = base.kinds[max(sorted(counts), key=lambda one: counts[one], default=min(base.kinds))]
-    count = sum(counts.values())
-    progress(f"{base.name} on {chosen.accelerator}: curve")
-    scene = Scene(chosen.profile, base.workload)
+    kind = base.kinds[max(sorted(counts), key=lambda one: counts[one], default=min(base.kinds))]
+    return replace(base, kind=kind, replicas=sum(counts.values()), warnings=(*base.warnings, *kind.warnings))
+
+
+def _with_pictures(bases: Sequence[BasePlan], inputs: Inputs, progress: Progress) -> list[BasePlan]:
+    """Return the bases with the curves and the tables of the utilization trap of their kinds."""
     sketch = inputs.effort.sketch()  # a picture needs less proof than a promise
-    curve = tuple(operating.curve(scene, LOADS, sketch))
-    trap = tuple(operating.trap_table(scene, (0.5, 0.8, 0.95), sketch))
-    finished = replace(
-        base, kind=chosen, replicas=count, curve=curve, trap=trap, warnings=(*base.warnings, *chosen.warnings)
-    )
+    scenes = [Scene(base.chosen.profile, base.workload) for base in bases]
+    jobs = [partial(operating.curve, scene, LOADS, sketch) for scene in scenes]
+    tables = [partial(operating.trap_table, scene, TRAP_LOADS, sketch) for scene in scenes]
+    for base in bases:
+        progress(f"{base.name} on {base.chosen.accelerator}: curve")
+    found = list(_computed(inputs, [*jobs, *tables]))
+    curves, traps = found[: len(bases)], found[len(bases) :]
+    return [
+        replace(base, curve=tuple(curve), trap=tuple(trap))
+        for base, curve, trap in zip(bases, curves, traps, strict=True)
+    ]
+
+
+def _finished(inputs: Inputs, base: BasePlan, blocks: Sequence[Block]) -> BasePlan:
+    """Return the base with its steps."""
+    chosen, count = base.chosen, base.replicas
     own = [
         memory.step(chosen.memory, base.workload),
         residency.step(
@@ -282,7 +307,7 @@ def _finished(inputs: Inputs, base: BasePlan, fleet: Fleet, blocks: Sequence[Blo
         ),
         operating.step(chosen.point, max(one for one in chosen.point.mu if one <= max(1, count)), base.workload),
     ]
-    return replace(finished, steps=tuple(steps_of(inputs.terms, finished, own, blocks)))
+    return replace(base, steps=tuple(steps_of(inputs.terms, base, own, blocks)))
 
 
 def _interval(inputs: Inputs, bases: Sequence[BasePlan], blocks: Sequence[Block]) -> tuple[int, int | None]:
