@@ -91,6 +91,14 @@ def test_plan_then_review(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert base["attained"] == 0.99 and found["held"] == (base["stated"][0] <= 0.99)
 
 
+def test_processes_side_by_side_make_the_same_plan(folder: Path) -> None:
+    for workers in ("1", "2"):
+        assert main([*plan_flags(folder, "--out", str(folder / workers)), "--workers", workers]) == 0
+    names = {path.name for path in (folder / "1").iterdir()}
+    assert names == {path.name for path in (folder / "2").iterdir()} and "plan.json" in names
+    assert all((folder / "1" / name).read_bytes() == (folder / "2" / name).read_bytes() for name in names)
+
+
 def test_forecast_of_usage(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["forecast", "--usage", str(folder / "usage.json"), "--weeks", "1", "--out", str(folder / "out")]
     assert main(flags) == 0
