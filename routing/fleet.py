@@ -6,6 +6,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +35,8 @@ class Fleet:
         self.views: list[View] = []
         self.sent: list[int] = []  # calls sent since each view
         self._places: dict[str, int] = {}
-        self._keys = np.zeros(0, np.uint64)
+        self._names: list[int] = []  # keys of the names
+        self._keys = np.zeros(0, np.uint64)  # the same
         self._orders: OrderedDict[tuple[int, bool], list[int]] = OrderedDict()
         # Over replicas that take calls.
         self._busy = self._seats = self._takers = 0
@@ -61,7 +63,8 @@ class Fleet:
             place = self._places[view.name] = len(self.views)
             self.views.append(view)
             self.sent.append(0)
-            self._keys = np.append(self._keys, np.uint64(key_of(view.name)))
+            self._names.append(key_of(view.name))
+            self._keys = np.array(self._names, np.uint64)
             self._orders.clear()
         else:
             self._count(place, -1)
@@ -96,8 +99,8 @@ class Fleet:
         """Forget a replica that said good-bye or was retired; its adapters move to their next homes."""
         place = self._places.pop(name)
         self._count(place, -1)
-        del self.views[place], self.sent[place]
-        self._keys = np.delete(self._keys, place)
+        del self.views[place], self.sent[place], self._names[place]
+        self._keys = np.array(self._names, np.uint64)
         self._places = {view.name: at for at, view in enumerate(self.views)}
         self._orders.clear()
 
@@ -142,9 +145,9 @@ class Fleet:
             self._orders.popitem(last=False)
         return found
 
-    def keys_of(self, places: Sequence[int]) -> Keys:
-        """Return the keys of replicas' names, uint64 [places]."""
-        return self._keys[np.asarray(places)]
+    def keys_of(self, places: Sequence[int]) -> list[int]:
+        """Return the keys of the names of the replicas at places."""
+        return [self._names[place] for place in places]
 
     def _count(self, place: int, sign: int) -> None:
         view = self.views[place]
@@ -160,8 +163,12 @@ def _heaviest(by_weight: Keys) -> npt.NDArray[np.intp]:
     Weights are uniform over 64 bits, so that a bound is known above which there are three times as many as asked for;
     only these are sorted.
     """
-    bound = (1 << 64) - (3 * _FIRST << 64) // max(3 * _FIRST + 1, len(by_weight))
-    above = np.flatnonzero(by_weight >= np.uint64(bound))
+    above = np.flatnonzero(by_weight >= _bound(len(by_weight)))
     if len(above) < _FIRST:  # a chance of less than one in a million
         above = np.argpartition(by_weight, -_FIRST)[-_FIRST:]
     return above[np.argsort(by_weight[above])[::-1][:_FIRST]]
+
+
+@lru_cache
+def _bound(count: int) -> np.uint64:
+    return np.uint64((1 << 64) - (3 * _FIRST << 64) // max(3 * _FIRST + 1, count))

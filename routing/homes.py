@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -27,11 +28,13 @@ def key_of(*parts: str) -> int:
     return int.from_bytes(hasher.digest(), "big")
 
 
-_ROUNDS = (
-    (np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)),
-    (np.uint64(27), np.uint64(0x94D049BB133111EB)),
-)
-_LAST_SHIFT = np.uint64(31)
+# Shift, factor: of the mixer's two rounds.
+_ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+_LAST_SHIFT = 31
+_WORD = (1 << 64) - 1
+_OF_WORDS = tuple((np.uint64(shift), np.uint64(factor)) for shift, factor in _ROUNDS)
+# Up to so many members are mixed one by one: an operation on an array has a cost of its own.
+_FEW = 16
 
 
 def weights(key: int, members: Keys) -> Keys:
@@ -40,11 +43,27 @@ def weights(key: int, members: Keys) -> Keys:
     members: uint64 [replicas], `key_of` their names
     """
     x = members ^ np.uint64(key)
-    for shift, factor in _ROUNDS:
-        x ^= x >> shift
+    shifted = np.empty_like(x)
+    for shift, factor in _OF_WORDS:
+        x ^= np.right_shift(x, shift, out=shifted)
         x *= factor
-    x ^= x >> _LAST_SHIFT
+    x ^= np.right_shift(x, _LAST_SHIFT, out=shifted)
     return x
+
+
+def by_weight(key: int, places: Sequence[int], members: Sequence[int]) -> list[int]:
+    """Return places in the order of a key's weights, heaviest first. members: `key_of` the names at the places"""
+    if len(places) > _FEW:
+        return [places[at] for at in weights(key, np.array(members, np.uint64)).argsort()[::-1]]
+    mixed = map(_mixed, map(key.__xor__, members))
+    return [place for _, place in sorted(zip(mixed, places, strict=True), reverse=True)]
+
+
+def _mixed(x: int) -> int:
+    """Return the mixer's word for one word; as `weights`."""
+    for shift, factor in _ROUNDS:
+        x = (x ^ x >> shift) * factor & _WORD
+    return x ^ x >> _LAST_SHIFT
 
 
 def home_count(rate: float, service_s: float, seats: float) -> int:

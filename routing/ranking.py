@@ -12,9 +12,10 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
+from typing import NamedTuple
 
 from routing.fleet import Fleet
-from routing.homes import home_count, weights
+from routing.homes import by_weight, home_count
 from routing.views import View
 
 MOST_CHOICES = 4
@@ -23,8 +24,7 @@ _NEXT = 3
 _SAMPLED = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """What matters of a call.
 
     adapter: key of its adapter, or of its base; conversation: key of its cache scope and the first tokens of its prompt
@@ -44,8 +44,7 @@ class Call:
     prompt_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """A replica for a call: its place in the fleet, its name, and the seconds until its first token as predicted.
 
     home: whether it is one of the adapter's homes
@@ -78,7 +77,7 @@ def rank(call: Call, fleet: Fleet, now: float, chance: random.Random, rule: Rule
     order = fleet.order(call.adapter, homes + _NEXT)
     at_home, behind = order[:homes], order[homes : homes + _NEXT]
     if homes > 1 and len(at_home) > 1 and call.conversation is not None:
-        at_home = _by_conversation(call.conversation, at_home, fleet)
+        at_home = by_weight(call.conversation, at_home, fleet.keys_of(at_home))
     places = _held_first(call, (*at_home, *behind), fleet)
     best = _first_with_room(call, places, fleet, now, max(rule.free, rule.bound * fleet.mean_load))
     takes_calls = fleet.takes_calls
@@ -86,10 +85,10 @@ def rank(call: Call, fleet: Fleet, now: float, chance: random.Random, rule: Rule
     if best is None or len(others) < MOST_CHOICES:
         sampled = chance.sample(range(len(fleet)), min(len(fleet), max(_SAMPLED, MOST_CHOICES - len(others))))
         others = list(dict.fromkeys([*others, *(place for place in sampled if takes_calls(place, now))]))
-    costs = [(_cost(place, call, fleet, now), place) for place in others if place != best]
+    costs = _costs([place for place in others if place != best], call, fleet, now)
     costs.sort(key=_first)
     if best is not None:
-        costs.insert(0, (_cost(best, call, fleet, now), best))
+        costs = [*_costs([best], call, fleet, now), *costs]
     views, known = fleet.views, at_home if homes <= _NEXT else set(at_home)
     return [Choice(place, views[place].name, cost, place in known) for cost, place in costs[:MOST_CHOICES]]
 
@@ -116,12 +115,6 @@ def _held_first(call: Call, places: Sequence[int], fleet: Fleet) -> Sequence[int
     return [*held, *(place for place in places if place not in held)] if held else places
 
 
-def _by_conversation(conversation: int, places: Sequence[int], fleet: Fleet) -> list[int]:
-    """Return the places in the order of a conversation's own weights."""
-    by_weight = weights(conversation, fleet.keys_of(places))
-    return [places[at] for at in by_weight.argsort()[::-1]]
-
-
 def _wait(view: View, busy: float, call: Call) -> float:
     """Return the seconds until a call starts: as the replica says, and for what changed since, a share of a service
     for each call above its seats."""
@@ -133,13 +126,16 @@ def _wait(view: View, busy: float, call: Call) -> float:
     return wait if wait > 0.0 else 0.0
 
 
-def _cost(place: int, call: Call, fleet: Fleet, now: float) -> float:
-    """Return the predicted seconds until a call's first token: the wait, the load from where its adapter lies, the
-    prompt unless its KV is held."""
-    view = fleet.views[place]
-    cost = _wait(view, fleet.busy(place, now), call)
-    if call.adapter not in view.adapters:
-        cost += view.near_s if call.adapter in view.near else view.load_s
-    if call.conversation is None or call.conversation not in view.prefixes:
-        cost += call.prompt_tokens * view.token_s if view.token_s else call.prefill_s
-    return cost
+def _costs(places: Sequence[int], call: Call, fleet: Fleet, now: float) -> list[tuple[float, int]]:
+    """Return each place's predicted seconds until a call's first token, and the place: the wait, the load from where
+    its adapter lies, the prompt unless its KV is held."""
+    views, adapter, conversation, costs = fleet.views, call.adapter, call.conversation, []
+    for place in places:
+        view = views[place]
+        cost = _wait(view, fleet.busy(place, now), call)
+        if adapter not in view.adapters:
+            cost += view.near_s if adapter in view.near else view.load_s
+        if conversation is None or conversation not in view.prefixes:
+            cost += call.prompt_tokens * view.token_s if view.token_s else call.prefill_s
+        costs.append((cost, place))
+    return costs

@@ -6,9 +6,11 @@ import random
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from routing import Call, Fleet, Rates, Rule, View, home_count, key_of, rank
+from routing.homes import by_weight, weights
 
 NOW = 100.0
 
@@ -133,3 +135,10 @@ def test_rates_rise_fall_and_forget_what_is_rare() -> None:
     assert rates.of(1, 60.0) == pytest.approx(10.0, rel=0.1)
     assert rates.of(1, 70.0) == pytest.approx(5.0, rel=0.1)
     assert rates.of(2, 60.0) == 0.0
+
+
+@pytest.mark.parametrize("count", [1, 5, 16, 17, 40])
+def test_few_homes_and_many_are_ordered_by_the_same_weights(count: int) -> None:
+    names, conversation = [key_of(f"r{n}") for n in range(count)], key_of("talk")
+    by_weights = weights(conversation, np.array(names, np.uint64)).argsort()[::-1]
+    assert by_weight(conversation, range(100, 100 + count), names) == [100 + place for place in by_weights]
