@@ -3,7 +3,8 @@
     python -m benchmarks.chaos [--points 300] [--seed 1] [--out FOLDER]
 
 Faults: kill -9, SIGSTOP, lost machines, partitions, full disks, clock steps, and the gateway and Valkey killed
-(`tests/end_to_end/chaos`). It takes some ten seconds for each. Counts do not depend on this machine's speed; times do.
+(`tests/end_to_end/chaos`). It takes some ten seconds for each; Ctrl-C ends it after the fault of that moment, and what
+was done is audited. Counts do not depend on this machine's speed; times do.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import machine
-from tests.end_to_end.chaos.__main__ import figures, run
+from tests.end_to_end.chaos.__main__ import figures, run, stopped_by_signals
 from tests.end_to_end.platform import running_platform
 
 
@@ -50,7 +51,8 @@ def main() -> int:
     chosen = parser.parse_args()
     about = machine.describe()
     with running_platform(samples=False) as platform:
-        chaos, verdict = asyncio.run(run(platform, points=chosen.points, seed=chosen.seed))
+        running = run(platform, points=chosen.points, seed=chosen.seed, stopped=stopped_by_signals())
+        chaos, verdict = asyncio.run(running)
     told = figures(chaos, verdict, seed=chosen.seed)
     print(text(told), *told["contradictions"], sep="\n")
     print(machine.write_suite(chosen.out, "chaos", {"machine": about, **told}))

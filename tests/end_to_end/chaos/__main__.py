@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -15,10 +17,20 @@ from tests.end_to_end.chaos.run import ACTS, ChaosRun, order_of
 from tests.end_to_end.platform import Platform, running_platform
 
 
-async def run(platform: Platform, *, points: int, seed: int) -> tuple[ChaosRun, ChaosVerdict]:
+def stopped_by_signals() -> threading.Event:
+    """Return an event that SIGTERM and Ctrl-C set from now on."""
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    return stopped
+
+
+async def run(
+    platform: Platform, *, points: int, seed: int, stopped: threading.Event | None = None
+) -> tuple[ChaosRun, ChaosVerdict]:
     """Let so many faults happen, in an order that the seed decides, or each kind once in little time for `points` 0.
 
-    Return the run and its audit.
+    Return the run and its audit. Once `stopped` is set it ends after the fault of that moment, and audits those.
     """
     names = order_of(points, seed) if points else []
     chaos = ChaosRun(platform, seed=seed, lost_machines=max(1, names.count("lose")))
@@ -27,6 +39,8 @@ async def run(platform: Platform, *, points: int, seed: int) -> tuple[ChaosRun, 
         if not points:
             await chaos.short()
         for number, name in enumerate(names):
+            if stopped is not None and stopped.is_set():
+                break
             print(f"{number + 1}/{len(names)} {name}", flush=True)
             await ACTS[name][0](chaos)
         return chaos, await chaos.finish()
@@ -64,7 +78,8 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     chosen = parser.parse_args()
     with running_platform(samples=False) as platform:
-        chaos, verdict = asyncio.run(run(platform, points=chosen.points, seed=chosen.seed))
+        running = run(platform, points=chosen.points, seed=chosen.seed, stopped=stopped_by_signals())
+        chaos, verdict = asyncio.run(running)
     told = figures(chaos, verdict, seed=chosen.seed)
     if chosen.json is not None:
         chosen.json.write_text(json.dumps(told, indent=2) + "\n")
