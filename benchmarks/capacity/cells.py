@@ -33,7 +33,7 @@ WORKLOAD = Workload(
 )
 LOADS = (0.3, 0.5, 0.7, 0.85, 0.6, 0.95)
 # More calls than the engine serves: its throughput is then its own, not the arrivals'.
-FULL = 1.2
+FULL = 5.0
 _LEAST_CALLS = 60
 
 
@@ -48,11 +48,11 @@ def saturated(profile: Profile, *, most: int, seconds: float, seed: int) -> list
     The same calls each time, but for their adapters.
     """
     asked = []
-    rate = FULL * highest_rate(Scene(profile, WORKLOAD), Effort(2, 400, seed))
+    served = highest_rate(Scene(profile, WORKLOAD), Effort(2, 400, seed))
     for adapters in (0, WORKLOAD.adapters, most):
         workload = msgspec.structs.replace(WORKLOAD, adapters=adapters)
-        calls = max(_LEAST_CALLS, round(rate * seconds))
-        asked.append(Asked(Scene(profile, workload), FULL, rate, draw(workload, rate, calls, seed)))
+        calls = max(_LEAST_CALLS, round(served * seconds))
+        asked.append(Asked(Scene(profile, workload), FULL, FULL * served, draw(workload, FULL * served, calls, seed)))
     return asked
 
 

@@ -135,4 +135,7 @@ class Grid:
         number = next(self._ids)
         first = () if scope in ("shared", "cached") else (20 + number % 200, 20 + number // 200 % 200)
         prompt = (*first, *(20 + place % 199 for place in range(len(first), tokens)))
-        self.driver.accept(Request(f"c{number}", "grid", scope, AdapterRef(digest), prompt, GREEDY, output))
+        # No drafts: their rows would be in most steps of prompts like these, and a plan counts on none.
+        self.driver.accept(
+            Request(f"c{number}", "grid", scope, AdapterRef(digest), prompt, GREEDY, output, speculate=False)
+        )
