@@ -1,8 +1,7 @@
 """Steps 7 and 8: how long a step takes, as a roofline-shaped function whose coefficients are fitted to real steps.
 
 t = shape(rows) · ‖weights read, products‖₄ + ‖head read, head products‖₄
-    + context + pairs + adapters + pages + rank rows + c₀ + c₁·decode rows, more beside a load or with prompts and
-    completions in one step
+    + context + pairs + adapters + pages + rank rows + c₀ + c₁·decode rows, more beside a load
 
 A machine that is bound by reading the weights and one that is bound by products differ in two coefficients, so that a
 few steps fix both. The shape of rows corrects what kernels do at particular row counts; without data it is 1.
@@ -37,10 +36,9 @@ PRIOR: Mapping[str, float] = {
     "step": 1e-3,  # a step, whatever it computes
     "decode_row": 5e-5,  # a running completion's own costs
     "loading": 0.02,  # the share that a load adds to the step beside it
-    "mixed": 0.05,  # the share that a step takes longer whose rows are some prompts', some running completions'
 }
 # Coefficients that are no time, so that another machine's are the same.
-SHARES = ("loading", "mixed")
+SHARES = ("loading",)
 KNOTS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 128, 256, 512, 2048)
 _NORM = 4.0
 # Standard deviations, in log units, of the priors: of one coefficient, and of the shape at one knot.
@@ -83,9 +81,7 @@ class StepModel:
             + c["step"]
             + c["decode_row"] * work.decode_rows
         )
-        if work.loading:
-            total *= 1.0 + c["loading"]
-        return total * (1.0 + c["mixed"]) if 0 < work.decode_rows < work.rows else total
+        return total * (1.0 + c["loading"]) if work.loading else total
 
     def parts(self, work: StepWork) -> dict[str, float]:
         """Return the seconds of a step beside which nothing loads, by what they go to: their sum is `seconds`."""
@@ -197,14 +193,13 @@ def _linear_features(works: Sequence[StepWork]) -> Array:
 
 def _seconds(features: Array, theta: Array, shape: Array) -> Array:
     rows, samples, context, pairs, adapters, pages, rank_rows, decode_rows, loading = features.T
-    weights, row, head, sample, c_context, c_pair, c_adapter, c_page, c_rank, step, decode, load, mix = np.exp(theta)
+    weights, row, head, sample, c_context, c_pair, c_adapter, c_page, c_rank, step, decode, load = np.exp(theta)
     factor = np.exp(np.interp(np.log(np.maximum(rows, 1.0)), _LOG_KNOTS, shape))
     layers = (weights**_NORM + (row * rows) ** _NORM) ** (1 / _NORM) * factor
     heads = np.where(samples > 0, (head**_NORM + (sample * samples) ** _NORM) ** (1 / _NORM), 0.0)
     total = layers + heads + c_context * context + c_pair * pairs + c_adapter * adapters + c_page * pages
     total = total + c_rank * rank_rows + step + decode * decode_rows
-    mixed = (decode_rows > 0) & (decode_rows < rows)
-    return np.asarray(total * (1.0 + load * loading) * (1.0 + mix * mixed), np.float64)
+    return np.asarray(total * (1.0 + load * loading), np.float64)
 
 
 def solve(features: Array, measured: Array, prior: StepModel | None = None) -> tuple[Array, Array]:

@@ -16,7 +16,7 @@ from capacity.steps import (
 )
 from serving.simulation.work import StepWork
 
-FACTORS = [2, 3, 1, 2] * 3 + [4]
+FACTORS = [2, 3, 1, 2] * 3
 TRUTH = StepModel({name: value * factor for (name, value), factor in zip(PRIOR.items(), FACTORS, strict=True)})
 
 
@@ -59,17 +59,6 @@ def test_a_fit_predicts_steps_that_it_did_not_see_even_with_outliers() -> None:
     assert found.model.predict(fresh) == pytest.approx(TRUTH.predict(fresh), rel=0.08)
     assert found.median < 0.05 and len(found.typical) == len(works)
     assert list(found.model.residuals) == sorted(found.model.residuals)
-
-
-def test_prompts_beside_completions_take_their_own_share() -> None:
-    # With AVX2, in bfloat16 and in int8, five calibrations say 17 to 21 % (benchmarks/NOTES.md).
-    mixed, alone = (StepWork(64, rows, 8, 512, 512.0, 0, 0, 0) for rows in (8, 0))
-    share = TRUTH.coefficients["mixed"]
-    assert TRUTH.seconds(mixed) / (1 + share) == pytest.approx(
-        TRUTH.seconds(alone) + 8 * TRUTH.coefficients["decode_row"]
-    )
-    found = fit(grid() * 3, noisy(grid() * 3, 4, 0.01), [number for number in range(3) for _ in grid()])
-    assert found.model.coefficients["mixed"] == pytest.approx(share, abs=0.05)
 
 
 def test_linear_steps_are_worse_where_reading_hides_products() -> None:

@@ -60,6 +60,7 @@ def test_a_pass_times_every_kind_of_step_and_leaves_nothing_behind(driver: Drive
     assert any(took > 0 and computed == 0 for took, computed, _ in grid.loads)
     assert not driver.busy
     driver.engine.planner.check_integrity()
+    assert not any(driver.engine.planner.drafts.drafted.values()), "a plan counts on no drafts"
 
 
 def test_a_pass_that_time_cuts_short_is_gone_on_with(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
