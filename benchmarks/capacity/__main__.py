@@ -31,6 +31,7 @@ from benchmarks.capacity.planning import timed
 from benchmarks.capacity.report import covered, report, summary
 from capacity.calibrate import MOST_SECONDS, Measured, profile_of, take
 from capacity.child import engine_flags, lines_of
+from capacity.fit_steps import fit
 from capacity.profile import Profile, current_commit, read_profile
 from capacity.steps import transfer
 
@@ -39,7 +40,8 @@ BASE = ROOT / ".intarsia" / "base" / "smollm2-135m-instruct"
 
 
 def measure(dtype: str, flags: Sequence[str], options: argparse.Namespace) -> tuple[Measured, Profile]:
-    """Calibrate, or read what an earlier run kept; return the raw steps too, for the other predictors."""
+    """Calibrate, or read what an earlier run kept. Returns the profile, and the steps that the other predictors are
+    fitted on: at the machine's typical speed, as the profile's are."""
     kept = options.keep / f"steps-{dtype}.jsonl" if options.keep is not None else None
     if kept is not None and kept.is_file():
         lines: list[Mapping[str, Any]] = [msgspec.json.decode(line) for line in kept.read_bytes().splitlines()]
@@ -51,6 +53,7 @@ def measure(dtype: str, flags: Sequence[str], options: argparse.Namespace) -> tu
             kept.write_bytes(b"\n".join(msgspec.json.encode(line) for line in lines))
     found = take(lines)
     made = profile_of(found, own_clock=options.cpu_clock, made_at=datetime.now(UTC), commit=current_commit())
+    found.seconds = list(fit(found.works, found.seconds, found.passes).typical)
     if kept is not None:
         kept.with_name(f"profile-{dtype}.json").write_bytes(msgspec.json.encode(made))
     return found, made

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from capacity.calibrate import Measured
-from capacity.fit_steps import fit
 from capacity.profile import Profile
 from capacity.steps import PRIOR, StepModel, fit_linear, linear_model
 from capacity.workload import Arrival
@@ -21,7 +20,7 @@ _NEAREST = 4
 
 def linear(measured: Measured, profile: Profile) -> StepModel:
     """Return linear steps fitted to the calibration's, with its noise."""
-    found = linear_model(fit_linear(measured.works, _typical(measured)))
+    found = linear_model(fit_linear(measured.works, measured.seconds))
     return StepModel(found.coefficients, found.shape, profile.residuals)
 
 
@@ -35,18 +34,13 @@ class Interpolated(StepModel):
     @classmethod
     def of(cls, measured: Measured, profile: Profile) -> Interpolated:
         points = np.array([_place(work) for work in measured.works])
-        return cls(dict(PRIOR), (0.0,), profile.residuals, points, np.log(_typical(measured)))
+        return cls(dict(PRIOR), (0.0,), profile.residuals, points, np.log(measured.seconds))
 
     def seconds(self, work: StepWork) -> float:
         distances = ((self.points - np.array(_place(work))) ** 2).sum(axis=1)
         nearest = np.argpartition(distances, min(_NEAREST, len(distances) - 1))[:_NEAREST]
         weights = 1.0 / (distances[nearest] + 1e-6)
         return float(np.exp((weights * self.logs[nearest]).sum() / weights.sum()))
-
-
-def _typical(measured: Measured) -> Sequence[float]:
-    """Return the steps' seconds at the machine's typical speed, as the plan's own model has them: the same effort."""
-    return list(fit(measured.works, measured.seconds, measured.passes).typical)
 
 
 def _place(work: StepWork) -> list[float]:
