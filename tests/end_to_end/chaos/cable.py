@@ -43,10 +43,11 @@ class Cable:
 
     async def _end(self) -> None:
         self._server.close()
-        tasks = asyncio.all_tasks(self._loop) - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        # A connection that was taken just before begins its task afterwards.
+        while tasks := asyncio.all_tasks(self._loop) - {asyncio.current_task()}:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there = None
