@@ -20,6 +20,8 @@ class Cable:
         self._loop = asyncio.new_event_loop()
         self._whole = asyncio.Event()
         self._whole.set()
+        # The loop holds tasks weakly, and a connection that neither reads nor writes is not held by it either.
+        self._relays: set[asyncio.Task[None]] = set()
         self._thread = threading.Thread(target=self._loop.run_forever, name="cable", daemon=True)
         self._thread.start()
         listening = asyncio.start_server(self._relay, "127.0.0.1", 0)
@@ -51,6 +53,10 @@ class Cable:
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there = None
+        task = asyncio.current_task()
+        assert task is not None
+        self._relays.add(task)
+        task.add_done_callback(self._relays.discard)
         try:
             await self._whole.wait()
             back, there = await asyncio.open_connection("127.0.0.1", self._to)
