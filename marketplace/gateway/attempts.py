@@ -1,6 +1,6 @@
 """One attempt of a prediction at one replica: from its ticket to the beginning of an answer that can be relayed.
 
-A whole answer is taken when all of it is there, a stream when its first event is: until then nothing has reached the
+A whole answer is taken when all of it is there, a stream when its first token is: until then nothing has reached the
 client, so another replica can take over.
 """
 
@@ -16,14 +16,15 @@ from marketplace.gateway.prediction import Prediction
 from marketplace.gateway.replicas import Answer, ReplicaLost
 from protocol.bodies import MAX_ANSWER_BYTES, MAX_EVENT_BYTES, collect_stream
 from protocol.errors import BodyTooLarge, ProtocolError
-from protocol.events import event_data, is_comment
+from protocol.events import event_data, event_tokens, is_comment
 from protocol.fleet import LOAD_HEADER
-from protocol.messages import LateRefusal, OpenAIError, OpenAIErrorAnswer, decode
+from protocol.messages import PREDICTION_EXTRA_KEY, LateRefusal, OpenAIError, OpenAIErrorAnswer, decode
 from protocol.request_ids import REQUEST_ID_HEADER
 from protocol.tickets import TICKET_HEADER
 
 LOST = (ReplicaLost, ProtocolError)
 _ERROR = b'{"error":'  # how a refusal in the body begins; no answer does
+_EXTRA = f'"{PREDICTION_EXTRA_KEY}"'.encode()  # in a stream's last event
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class WholeAnswer:
 
 
 class BegunStream:
-    """A stream whose first event is there."""
+    """A stream whose first token is there."""
 
     def __init__(self, answer: Answer, first: bytes, rest: AsyncIterator[bytes]) -> None:
         self._answer, self._first, self._rest = answer, first, rest
@@ -106,22 +107,37 @@ async def _refusal(response: Answer) -> Refused:
 
 
 async def _begun(response: Answer, seconds: float | None) -> BegunStream | Refused:
-    """Read until the first event, past the signs of life. Raises ReplicaLost when it does not come in time."""
-    buffer, chunks = bytearray(), response.chunks()
+    """Read until the first event that completes a token, or ends the stream, past the signs of life.
+
+    An event before it, such as one that names the role while a character is not whole yet, is held back: its replica
+    may be lost, and another one take over. `seconds` are until the first event of any kind; after it, silence counts.
+    Raises ReplicaLost when none comes in time.
+    """
+    held, buffer, chunks = bytearray(), bytearray(), response.chunks()
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(seconds) as limit:
             async for chunk in chunks:
                 buffer += chunk
-                while (end := buffer.find(b"\n\n")) >= 0 and is_comment(bytes(buffer[:1])):
+                while (end := buffer.find(b"\n\n")) >= 0:
+                    event = bytes(buffer[: end + 2])
+                    if not is_comment(event):
+                        if not _completes_nothing(event):
+                            refused = None if held else _late(event_data(event) or b"")
+                            return refused or BegunStream(response, bytes(held + buffer), chunks)
+                        held += event
+                        limit.reschedule(None)
                     del buffer[: end + 2]
-                if end >= 0:
-                    data = event_data(bytes(buffer[: end + 2]))
-                    return _late(data or b"") or BegunStream(response, bytes(buffer), chunks)
-                if len(buffer) > MAX_EVENT_BYTES:
+                if len(held) + len(buffer) > MAX_EVENT_BYTES:
                     raise BodyTooLarge(MAX_EVENT_BYTES)
     except TimeoutError:
         raise ReplicaLost("the stream did not begin in time") from None
-    raise ReplicaLost("the stream ended before its first event")
+    raise ReplicaLost("the stream ended before its first token")
+
+
+def _completes_nothing(event: bytes) -> bool:
+    """Return whether an event shows no token yet and is neither an error nor the last one, which has the receipt."""
+    data = event_data(event)
+    return data is not None and event_tokens(event) == 0 and not data.startswith(_ERROR) and _EXTRA not in data
 
 
 def _late(raw: bytes) -> Refused | None:

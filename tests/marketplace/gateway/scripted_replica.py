@@ -45,8 +45,9 @@ class ScriptedReplica:
     request), silent (until it is told to stop), waits (signs of life until `lives_on` is set, then the answer),
     late_refusal (the same, then 429).
     Whole answers: in_pieces (two writes), drop_midway; `padding` are bytes of text that make one longer.
-    Streams: drop_at_once (after the head), die_midway (after two tokens, when `die` is set), slow (waits after the
-    first token until it is told to stop), freezes (the same after two tokens).
+    Streams: drop_at_once (after the head), drop_after_role (0.6 s after an event without a token), role_first (goes on
+    then), die_midway (after two tokens, when `die` is set), slow (waits after the first token until it is told to
+    stop), freezes (the same after two tokens).
     Receipts: no_receipt, forged_receipt; `lies` are claims that replace the true ones.
     """
 
@@ -271,7 +272,11 @@ class ScriptedReplica:
         texts, calls = self.texts, self.calls
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
-        if mode == "drop_at_once":
+        if mode in ("drop_after_role", "role_first"):
+            role = {"id": "chatcmpl-1", "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}
+            await response.write(format_event(json.dumps(role).encode(), 0) + WAITING)
+            await asyncio.sleep(0.6)
+        if mode in ("drop_at_once", "drop_after_role"):
             return _abort(request, response)
         if calls:
             return await self._stream_calls(response, claims, calls)

@@ -65,6 +65,38 @@ async def test_another_replica_takes_over_from_one_that_does_not_begin(
     assert (await money(world))["usage"] == 1
 
 
+async def test_another_replica_takes_over_from_one_that_is_lost_before_its_first_token(
+    world: World, other: ScriptedReplica
+) -> None:
+    """Its first event names the role alone: the client is told nothing of it."""
+    everyone = [world.replica, other]
+    for one in everyone:
+        one.script = ["drop_after_role"]
+    asking = asyncio.create_task(world.http.post("/v1/chat/completions", json=world.body(stream=True)))
+    await until(lambda: _any_received(everyone))
+    second = other if world.replica.received else world.replica
+    second.script = ["role_first"]
+    answer = await asking
+    told = events(await answer.text())
+    assert answer.status == 200 and told[-1].get("error") is None
+    said = [choice["delta"] for event in told for choice in event.get("choices", [])]
+    assert [one for one in said if "role" in one] == [{"role": "assistant", "content": ""}]
+    assert "".join(one.get("content") or "" for one in said) == "The answer is 42."
+    assert (await money(world))["usage"] == 1 and (await until_closed(world))["holds"] == ["settled"]
+
+
+async def test_a_stream_that_has_begun_without_a_token_is_given_the_time_of_a_silence(
+    world: World, other: ScriptedReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(patience.BEGIN_SECONDS, "standard", SHORT)
+    monkeypatch.setattr(patience, "SLOWEST_PREFILL", 1e9)
+    for one in (world.replica, other):
+        one.mode = "role_first"
+    answer = await world.http.post("/v1/chat/completions", json=world.body(stream=True))
+    assert answer.status == 200 and "42" in await answer.text()
+    assert len(world.replica.served) + len(other.served) == 1
+
+
 async def _any_received(replicas: list[ScriptedReplica]) -> bool:
     return any(one.received for one in replicas)
 
