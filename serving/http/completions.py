@@ -175,9 +175,8 @@ async def _stream(work: Work, form: Format, include_usage: bool, scope: Scope, r
             if (chunk := form.chunk(index, delta)) is not None:
                 if form.shows(delta):
                     told[index] = delta.usage.completion_tokens
-                await events.event(chunk, sum(told.values()))
-                if (receipt := work.checkpoint(sum(told.values()))) is not None:
-                    await events.checkpoint(receipt)
+                shown = sum(told.values())
+                await events.event(chunk, shown, work.checkpoint(shown))
     except EngineError as error:
         if not started:
             await refuse(work, error, scope, receive, send)

@@ -99,13 +99,14 @@ class EventStream:
         ]
         await self._send({"type": "http.response.start", "status": 200, "headers": [*fixed, *headers]})
 
-    async def event(self, value: Any, tokens: int) -> None:
-        """Send one event; `tokens` are the completion tokens that it and those before it complete."""
-        await self._body(format_event(msgspec.json.encode(value), tokens), more=True)
+    async def event(self, value: Any, tokens: int, receipt: str | None = None) -> None:
+        """Send one event; `tokens` are the completion tokens that it and those before it complete.
 
-    async def checkpoint(self, receipt: str) -> None:
-        """Send a receipt of what was sent so far, for the case that no more comes."""
-        await self._body(format_checkpoint(receipt), more=True)
+        receipt: of what was sent with it, for the case that no more comes. It goes in the same write: a process that is
+        killed between two would leave a token without one, whose charge then waits for its return.
+        """
+        checkpoint = b"" if receipt is None else format_checkpoint(receipt)
+        await self._body(format_event(msgspec.json.encode(value), tokens) + checkpoint, more=True)
 
     async def done(self) -> None:
         await self._body(DONE, more=False)
