@@ -20,7 +20,7 @@ from capacity.profile import Profile, Quality, check, current_commit
 from capacity.remote import PROMPTS, Facts, Remote, RemoteCall
 from capacity.runs import TimedCall
 from capacity.simulate import WARM_SHARE, Scene, replay
-from capacity.steps import PRIOR, WORST_MEDIAN, StepModel
+from capacity.steps import PRIOR, WORST_MEDIAN, StepModel, check_error
 from capacity.workload import Arrival, Sample, draw
 
 _PASSES, _CELLS = 2, 11
@@ -92,13 +92,7 @@ class _Calibration:
         off = fitting.errors([one for one in ran if one.cell.held], model, way)
         off += self._open(fitting.profile(model, way), ranks, usable, long)
         median, p90 = float(np.median(off)), float(np.percentile(off, 90))
-        if median > WORST_MEDIAN:
-            raise PlanRefused(
-                8,
-                f"the fit is {100 * median:.1f} % off in the median on figures of cells it did not see, "
-                f"{100 * WORST_MEDIAN:.0f} % are allowed: the machine was too busy, or others use the replica; "
-                "calibrate again",
-            )
+        check_error(median, "figures of cells", ": the machine was too busy, or others use the replica")
         model, way = fitting.fit(ran)
         made = msgspec.structs.replace(
             fitting.profile(model, way),

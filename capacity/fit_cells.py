@@ -17,7 +17,7 @@ from capacity.closed_loop import ClosedRun, Figure, figures_of, run_closed
 from capacity.profile import Profile
 from capacity.runs import TimedCall
 from capacity.simulate import Scene
-from capacity.steps import PRIOR, RESIDUALS_KEPT, SHARES, StepModel, fit_sums
+from capacity.steps import PRIOR, SHARES, StepModel, fit_sums, kept_residuals
 from capacity.workload import Arrival, Promise, Sample, Workload
 
 _ROUNDS = 6
@@ -131,9 +131,7 @@ class Fitting:
                     alone = ~(together | np.append(together[1:], False))
                     logs = np.log(seen[alone] / said[alone])
                     found += (logs - np.median(logs)).tolist()
-        found.sort()
-        places = np.linspace(0, len(found) - 1, min(RESIDUALS_KEPT, len(found))).round().astype(int)
-        return tuple(found[place] for place in places)
+        return kept_residuals(found)
 
     def _simulate(self, one: Measured, model: StepModel, way: float) -> ClosedRun:
         scene = Scene(self.draft, workload_of(one.cell.adapters, self.ranks), noise=False, model=model)

@@ -17,11 +17,11 @@ import numpy.typing as npt
 
 from capacity.errors import PlanRefused
 from capacity.steps import (
-    RESIDUALS_KEPT,
-    WORST_MEDIAN,
     Array,
     StepModel,
+    check_error,
     features_of,
+    kept_residuals,
     model_of,
     predict_with,
     solve,
@@ -52,9 +52,7 @@ class Fit:
     drift: float
 
 
-def fit(
-    works: Sequence[StepWork], seconds: Sequence[float], passes: Sequence[int], prior: StepModel | None = None
-) -> Fit:
+def fit(works: Sequence[StepWork], seconds: Sequence[float], passes: Sequence[int]) -> Fit:
     """Fit a model to steps, in the order in which they ran, and judge it.
 
     A quarter of the steps at a time is left out with all runs; what the machine's speed was then, the others say.
@@ -67,33 +65,25 @@ def fit(
     if not np.all(np.isfinite(measured)) or np.any(measured <= 0):
         raise PlanRefused(8, "the times of steps must be finite and above 0 s")
     runs, features = _runs(works), features_of(works)
-    off = _off(features, measured, runs, prior)
+    off = _off(features, measured, runs)
     median, p90 = float(np.median(off)), float(np.percentile(off, 90))
-    if median > WORST_MEDIAN:
-        raise PlanRefused(
-            8,
-            f"the fit is {100 * median:.1f} % off in the median on steps it did not see, {100 * WORST_MEDIAN:.0f} % "
-            f"are allowed, and the same step differs by {100 * _noise(measured, runs, passes):.1f} % between passes: "
-            "the machine was too busy; calibrate again",
-        )
-    solution, typical = _at_typical_speed(features, measured, np.ones(len(works), np.bool_), prior)
+    noise = _noise(measured, runs, passes)
+    reason = f", and the same step differs by {100 * noise:.1f} % between passes: the machine was too busy"
+    check_error(median, "steps", reason)
+    solution, typical = _at_typical_speed(features, measured, np.ones(len(works), np.bool_))
     residuals, numbers = np.log(measured / predict_with(solution, features)), np.asarray(passes)
     drift = max(abs(float(np.expm1(np.median(residuals[numbers == number])))) for number in set(passes))
-    residuals.sort()
-    kept = residuals[np.linspace(0, len(residuals) - 1, min(RESIDUALS_KEPT, len(residuals))).round().astype(int)]
-    return Fit(replace(model_of(solution), residuals=tuple(map(float, kept))), typical, median, p90, drift)
+    return Fit(replace(model_of(solution), residuals=kept_residuals(residuals)), typical, median, p90, drift)
 
 
-def _at_typical_speed(
-    features: Array, seconds: Array, seen: npt.NDArray[np.bool_], prior: StepModel | None
-) -> tuple[Solution, Array]:
+def _at_typical_speed(features: Array, seconds: Array, seen: npt.NDArray[np.bool_]) -> tuple[Solution, Array]:
     """Fit the `seen` steps; return that, and the seconds of all steps as they were at the machine's typical speed."""
     around, typical = _around(seconds, seen), seconds
     for _ in range(_ROUNDS):
-        solution = solve(features[seen], typical[seen], prior)
+        solution = solve(features[seen], typical[seen])
         slower = np.median(np.log(seconds / predict_with(solution, features))[around], axis=1)
         typical = seconds / np.exp(slower - np.median(slower))
-    return solve(features[seen], typical[seen], prior), typical
+    return solve(features[seen], typical[seen]), typical
 
 
 def _around(seconds: Array, seen: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
@@ -112,7 +102,7 @@ def _runs(works: Sequence[StepWork]) -> list[list[int]]:
     return list(places.values())
 
 
-def _off(features: Array, seconds: Array, runs: list[list[int]], prior: StepModel | None) -> Array:
+def _off(features: Array, seconds: Array, runs: list[list[int]]) -> Array:
     """Return the relative error of each step, predicted by a fit to runs of others: a step's time is the median of its
     runs."""
     fold = np.empty(len(seconds), np.int64)
@@ -120,7 +110,7 @@ def _off(features: Array, seconds: Array, runs: list[list[int]], prior: StepMode
         fold[places] = number % _FOLDS
     off = []
     for number in range(_FOLDS):
-        solution, typical = _at_typical_speed(features, seconds, fold != number, prior)
+        solution, typical = _at_typical_speed(features, seconds, fold != number)
         mine = [places for places in runs if fold[places[0]] == number]
         said = predict_with(solution, features[[places[0] for places in mine]])
         off.append(np.abs(said / np.array([np.median(typical[places]) for places in mine]) - 1.0))

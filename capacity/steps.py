@@ -9,7 +9,7 @@ few steps fix both. The shape of rows corrects what kernels do at particular row
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -98,6 +98,26 @@ class StepModel:
     def scaled(self, factors: Mapping[str, float]) -> StepModel:
         """Return the model with some coefficients multiplied."""
         return replace(self, coefficients={k: v * factors.get(k, 1.0) for k, v in self.coefficients.items()})
+
+
+def kept_residuals(residuals: Iterable[float]) -> tuple[float, ...]:
+    """Return RESIDUALS_KEPT of the residuals at most, ascending and evenly spread over their ranks."""
+    found = sorted(map(float, residuals))
+    places = np.linspace(0, len(found) - 1, min(RESIDUALS_KEPT, len(found))).round().astype(int)
+    return tuple(found[place] for place in places)
+
+
+def check_error(median: float, unseen: str, reason: str) -> None:
+    """Raise PlanRefused for a fit whose median error on what it did not see is above 8 %.
+
+    unseen: what that is; reason: why that may be
+    """
+    if median > WORST_MEDIAN:
+        raise PlanRefused(
+            8,
+            f"the fit is {100 * median:.1f} % off in the median on {unseen} it did not see, {100 * WORST_MEDIAN:.0f} % "
+            f"are allowed{reason}; calibrate again",
+        )
 
 
 def fit_sums(
@@ -202,9 +222,9 @@ def _seconds(features: Array, theta: Array, shape: Array) -> Array:
     return np.asarray(total * (1.0 + load * loading), np.float64)
 
 
-def solve(features: Array, measured: Array, prior: StepModel | None = None) -> tuple[Array, Array]:
+def solve(features: Array, measured: Array) -> tuple[Array, Array]:
     """Return the logs of coefficients and of the shape that explain `measured`, seconds [steps], best."""
-    prior = prior or StepModel()
+    prior = StepModel()
     start = np.log([prior.coefficients[name] for name in PRIOR])
     count, observed = len(start), np.log(measured)
     # One speed for the whole prior first: the machine may be ten times as fast.

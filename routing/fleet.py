@@ -35,8 +35,7 @@ class Fleet:
         self.views: list[View] = []
         self.sent: list[int] = []  # calls sent since each view
         self._places: dict[str, int] = {}
-        self._names: list[int] = []  # keys of the names
-        self._keys = np.zeros(0, np.uint64)  # the same
+        self._keys = np.zeros(0, np.uint64)
         self._orders: OrderedDict[tuple[int, bool], list[int]] = OrderedDict()
         # Over replicas that take calls.
         self._busy = self._seats = self._takers = 0
@@ -63,8 +62,7 @@ class Fleet:
             place = self._places[view.name] = len(self.views)
             self.views.append(view)
             self.sent.append(0)
-            self._names.append(key_of(view.name))
-            self._keys = np.array(self._names, np.uint64)
+            self._keys = np.append(self._keys, np.uint64(key_of(view.name)))
             self._orders.clear()
         else:
             self._count(place, -1)
@@ -99,8 +97,8 @@ class Fleet:
         """Forget a replica that said good-bye or was retired; its adapters move to their next homes."""
         place = self._places.pop(name)
         self._count(place, -1)
-        del self.views[place], self.sent[place], self._names[place]
-        self._keys = np.array(self._names, np.uint64)
+        del self.views[place], self.sent[place]
+        self._keys = np.delete(self._keys, place)
         self._places = {view.name: at for at, view in enumerate(self.views)}
         self._orders.clear()
 
@@ -147,7 +145,7 @@ class Fleet:
 
     def keys_of(self, places: Sequence[int]) -> list[int]:
         """Return the keys of the names of the replicas at places."""
-        return [self._names[place] for place in places]
+        return self._keys[np.asarray(places)].tolist()
 
     def _count(self, place: int, sign: int) -> None:
         view = self.views[place]

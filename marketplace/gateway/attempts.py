@@ -24,7 +24,7 @@ from protocol.tickets import TICKET_HEADER
 
 LOST = (ReplicaLost, ProtocolError)
 _ERROR = b'{"error":'  # how a refusal in the body begins; no answer does
-_EXTRA = f'"{PREDICTION_EXTRA_KEY}"'.encode()  # in a stream's last event
+EXTRA_KEY_JSON = f'"{PREDICTION_EXTRA_KEY}"'.encode()  # in a stream's last event
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ async def _begun(response: Answer, seconds: float | None) -> BegunStream | Refus
 def _completes_nothing(event: bytes) -> bool:
     """Return whether an event shows no token yet and is neither an error nor the last one, which has the receipt."""
     data = event_data(event)
-    return data is not None and event_tokens(event) == 0 and not data.startswith(_ERROR) and _EXTRA not in data
+    return data is not None and event_tokens(event) == 0 and not data.startswith(_ERROR) and EXTRA_KEY_JSON not in data
 
 
 def _late(raw: bytes) -> Refused | None:

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from marketplace.gateway import sse
-from marketplace.gateway.attempts import BegunStream
+from marketplace.gateway.attempts import EXTRA_KEY_JSON, BegunStream
 from marketplace.gateway.closing import STREAM_HEADERS, lost_end, stream_end
 from marketplace.gateway.http import Client
 from marketplace.gateway.open_hold import SignedReceipt
@@ -17,13 +17,12 @@ from marketplace.gateway.prediction import CANCEL_SECONDS, Prediction
 from marketplace.guards.restoring import StreamRestorer
 from protocol.errors import ProtocolError
 from protocol.events import DONE, checkpoint_of, event_data, event_tokens, is_comment
-from protocol.messages import PREDICTION_EXTRA_KEY, take_prediction_extra
+from protocol.messages import take_prediction_extra
 from protocol.receipts import ReceiptRejected
 
 logger = logging.getLogger(__name__)
 
 BROKEN = (sse.StreamBroken, ProtocolError, orjson.JSONDecodeError)
-_EXTRA_KEY_JSON = f'"{PREDICTION_EXTRA_KEY}"'.encode()
 
 
 async def relay_stream(prediction: Prediction, response: BegunStream, client: Client, headers: dict[str, str]) -> None:
@@ -69,7 +68,7 @@ class _Stream:
                 continue
             if is_comment(raw):  # a sign of life
                 continue
-            if _EXTRA_KEY_JSON in raw and (data := event_data(raw)) is not None:
+            if EXTRA_KEY_JSON in raw and (data := event_data(raw)) is not None:
                 self._last = orjson.loads(data)
                 if (extra := take_prediction_extra(self._last)) is not None:
                     if self._restorer is not None and (rest := self._restorer.end()):

@@ -1,4 +1,4 @@
-"""What goes out in one write: a process may be killed between two."""
+"""A token and its receipt go out in one write: a process may be killed between two."""
 
 from __future__ import annotations
 
