@@ -3,7 +3,7 @@
 A machine whose neighbours come and go is not always as fast: for seconds or minutes all its steps are half as long
 again. No model of steps can know that, and a fit that takes it for the steps' own time is wrong. So the machine has a
 speed at each moment, which is what the steps around that moment say in the median, and the model is of steps at its
-typical speed. What the machine did beside it stays in the residuals, from which simulations draw, and in `drift`.
+typical speed. The slow seconds stay in the residuals, from which simulations draw, and in `drift`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Fit:
 def fit(works: Sequence[StepWork], seconds: Sequence[float], passes: Sequence[int]) -> Fit:
     """Fit a model to steps, in the order in which they ran, and judge it.
 
-    A quarter of the steps at a time is left out with all runs; what the machine's speed was then, the others say.
+    A quarter of the steps at a time is left out with all runs; the others say what the machine's speed was then.
 
     Raises PlanRefused for too few steps, impossible times, or a median error above 8 % on the steps left out.
     """
