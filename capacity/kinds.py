@@ -17,9 +17,10 @@ import msgspec
 from capacity.catalogue import Accelerator
 from capacity.errors import PlanRefused
 from capacity.memory import Sizes, budget, measured_budget
-from capacity.operating import Effort, operating_point
+from capacity.operating import Effort
 from capacity.profile import CARRIED_ERROR, Profile
 from capacity.results import MemoryBudget, OperatingPoint, Source
+from capacity.search import Runs, operating_point
 from capacity.simulate import Scene
 from capacity.steps import Probes, transfer
 from capacity.terms import Terms
@@ -108,10 +109,11 @@ def kind_of(
             f"{base} on {name} was never run: its step times are those of {from_name}, carried over by two figures of "
             f"the catalogue, and good to a factor of {UNTOUCHED}. Rent one for an hour and calibrate."
         )
-    scene = Scene(profile, workload)
+    scene, runs = Scene(profile, workload), Runs()
     # A sketch has too few calls for four replicas, and chooses by the promise alone.
     counts = (1, 2, 4) if sure and measured is not None else (1, 2)
-    point = operating_point(scene, effort, replicas=counts, near=sketch.point.mu[1] if sketch is not None else None)
+    near = sketch.point.mu[1] if sketch is not None else None
+    point = operating_point(scene, effort, replicas=counts, near=near, runs=runs)
     lesser = {
         one: msgspec.structs.replace(promise, ttft=promise.ttft * terms.degraded, tpot=promise.tpot * terms.degraded)
         for one, promise in workload.promises.items()
@@ -119,7 +121,7 @@ def kind_of(
     degraded = point
     if sure and terms.failures and terms.degraded > 1:
         worse = replace(scene, workload=msgspec.structs.replace(workload, promises=lesser))
-        degraded = operating_point(worse, effort, near=point.mu[1] if sketch is None else sketch.degraded)
+        degraded = operating_point(worse, effort, near=point.mu[1], runs=runs)
     source = Source.TRANSFERRED if measured is None else point.source
     if profile.example:
         source = Source.CATALOGUE  # nothing was timed: the simulation rests on figures as they were written

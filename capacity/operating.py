@@ -7,7 +7,7 @@ requests is at least α. Seeds are common to all rates, so that a trace of a hig
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -15,21 +15,14 @@ import numpy as np
 from scipy.stats import beta, t
 
 from capacity.errors import PlanRefused
-from capacity.profile import Profile
-from capacity.results import CurvePoint, Interval, OperatingPoint, Source, Step
+from capacity.results import CurvePoint, Interval, OperatingPoint, Step
 from capacity.runs import RunResult, spread, within
-from capacity.simulate import WARM_SHARE, Scene, run
+from capacity.simulate import Scene, run
 from capacity.workload import Workload
 
 LEAST_SEEDS, LEAST_REQUESTS = 5, 4_000
 SKETCH_REQUESTS = 600
 CONFIDENCE = 0.9
-# The search ends when the rate that fails is at most this much above the one that holds.
-PRECISION = 0.03
-# Beside a rate that is known roughly, the first step; each further one in the same direction is its square.
-_NEAR = 1.06
-_MOST_STEPS = 14
-_FIRST_LOAD = 0.6
 # Share of a run's calls that may be waiting when the last one arrives, as a lower bound: one waiting call of ten
 # proves no queue. A promise that is longer than a run would hide a queue that grows; one that does not holds some calls
 # whatever the length of the run.
@@ -78,21 +71,10 @@ def interval(shares: Sequence[float], kept: int, requests: int) -> Interval:
     return Interval(mean, max(0.0, min(low, mean - half)), min(1.0, max(high, mean + half)), CONFIDENCE)
 
 
-def measure(scene: Scene, rate: float, capacity: float, effort: Effort, *, at_least: float = 0.0) -> CurvePoint:
-    """Simulate one rate with every seed. capacity: the highest rate, for the load
-
-    at_least: attainment to prove; the other seeds are spared once it is out of reach, even if they kept every promise
-    """
+def measure(scene: Scene, rate: float, capacity: float, effort: Effort) -> CurvePoint:
+    """Simulate one rate with every seed. capacity: the highest rate, for the load"""
     each = math.ceil(effort.requests / effort.seeds)
-    results: list[RunResult] = []
-    missed = counted = 0
-    for number in range(effort.seeds):
-        results.append(run(scene, rate, each, effort.first_seed + number))
-        missed += sum(not within(call, scene.workload) for call in results[-1].calls)
-        counted += len(results[-1].calls)
-        most = counted + (effort.seeds - number - 1) * len(results[-1].calls)
-        if interval([1.0], most - missed, most).low < at_least:
-            break
+    results = [run(scene, rate, each, effort.first_seed + number) for number in range(effort.seeds)]
     return point(results, scene.workload, rate, capacity)
 
 
@@ -160,111 +142,6 @@ def why(found: CurvePoint, workload: Workload) -> str:
         f"At {found.rate:.2f} requests/s {100 * bound.value:.2f} % are within the promise, at least "
         f"{100 * bound.low:.2f} % with 90 % confidence, {100 * workload.alpha:g} % are promised: {reason}."
     )
-
-
-def operating_point(
-    scene: Scene,
-    effort: Effort | None = None,
-    *,
-    replicas: Sequence[int] = (1,),
-    settings: Sequence[Mapping[str, int]] = ({},),
-    near: float | None = None,
-    progress: Progress = quiet,
-) -> OperatingPoint:
-    """Search the largest rate for each number of replicas, over the engine's settings on one replica.
-
-    settings: such as {"max_num_seqs": 32, "max_batched_tokens": 512}; the best is taken for every number of replicas
-    near: a rate of one replica that the search begins with, such as a sketch's; None: nothing is known
-    Raises PlanRefused where not even a twentieth of the highest rate keeps the promise.
-    """
-    effort = effort or Effort()
-    few = f"Only {effort.requests:,} requests and {effort.seeds} seeds were simulated"
-    warnings = (
-        () if effort.enough else (f"{few}: plan with {LEAST_REQUESTS:,} and {LEAST_SEEDS} before you rely on it.",)
-    )
-    _check_effort(effort, scene.workload.alpha)
-    best: tuple[float, Mapping[str, int], Scene] | None = None
-    refused: PlanRefused | None = None
-    found: dict[int, tuple[CurvePoint, str]] = {}
-    for setting in settings:
-        candidate = replace(scene, profile=_with(scene.profile, setting), replicas=1)
-        try:
-            chosen = _search(candidate, effort, progress, near)
-        except PlanRefused as error:
-            refused = error
-            continue
-        if best is None or chosen[0].rate > best[0]:
-            best, found[1] = (chosen[0].rate, setting, candidate), chosen
-    if best is None:
-        assert refused is not None
-        raise refused
-    each = best[0]
-    for count in replicas:
-        if count not in found:
-            progress(f"{count} replicas")
-            found[count] = _search(replace(best[2], replicas=count), effort, progress, each * count)
-        each = found[count][0].rate / count
-    return OperatingPoint(
-        mu={count: found[count][0].rate for count in replicas},
-        points={count: found[count][0] for count in replicas},
-        next_fails={count: found[count][1] for count in replicas},
-        settings=best[1],
-        source=Source.TRANSFERRED if scene.profile.transferred else Source.SIMULATED,
-        warnings=warnings,
-    )
-
-
-def _check_effort(effort: Effort, alpha: float) -> None:
-    """Raise PlanRefused where not even requests that are all served would prove the promise."""
-    counted = effort.seeds * math.floor((1 - WARM_SHARE) * math.ceil(effort.requests / effort.seeds))
-    if interval([1.0] * effort.seeds, counted, counted).low < alpha:
-        needed = math.ceil(math.log((1 - CONFIDENCE) / 2) / math.log(alpha) / (1 - WARM_SHARE)) + effort.seeds
-        raise PlanRefused(
-            10, f"{effort.requests} requests cannot prove that {100 * alpha:g} % are served: at least {needed} can"
-        )
-
-
-def _search(scene: Scene, effort: Effort, progress: Progress, near: float | None = None) -> tuple[CurvePoint, str]:
-    """Find a rate that holds and one that fails, then halve the interval between them. near: where the rate may be"""
-    capacity, alpha = highest_rate(scene, effort), scene.workload.alpha
-    held: CurvePoint | None = None
-    failed: CurvePoint | None = None
-    rate, up, down = (_FIRST_LOAD * capacity, 1.3, 0.6) if near is None else (min(near, capacity), _NEAR, 1 / _NEAR)
-    for _ in range(_MOST_STEPS):
-        tried = measure(scene, rate, capacity, effort, at_least=alpha)
-        holds = tried.attainment.low >= alpha and tried.backlog <= MOST_BACKLOG
-        progress(
-            f"{rate:.2f} requests/s (load {tried.load:.2f}): {100 * tried.attainment.value:.2f} % within the promise, "
-            f"at least {100 * tried.attainment.low:.2f} %: {'holds' if holds else 'fails'}"
-        )
-        held, failed = (tried, failed) if holds else (held, tried)
-        if held is None:
-            assert failed is not None
-            if rate <= 0.05 * capacity:
-                reason = why(failed, scene.workload)
-                raise PlanRefused(10, f"no rate keeps the promise, not even a twentieth of the highest. {reason}")
-            rate, down = max(0.05 * capacity, rate * down), max(0.6, down * down)
-        elif failed is None:
-            if rate >= capacity:
-                break
-            rate, up = min(up * rate, capacity), min(1.3, up * up)
-        elif failed.rate <= held.rate * (1 + PRECISION):
-            break
-        else:
-            rate = (held.rate + failed.rate) / 2
-    assert held is not None
-    if failed is None:
-        return held, f"More than {held.rate:.2f} requests/s are never served for long: queues grow, however patient."
-    return held, why(failed, scene.workload)
-
-
-def _with(profile: Profile, setting: Mapping[str, int]) -> Profile:
-    if setting.get("max_num_seqs", 0) > setting.get("max_batched_tokens", profile.replica.max_batched_tokens):
-        raise PlanRefused(10, "max_batched_tokens must be at least max_num_seqs, or decodes would starve one another")
-    unknown = setting.keys() - {"max_num_seqs", "max_batched_tokens", "blocks", "pages", "slots"}
-    if unknown:
-        raise PlanRefused(10, f"settings that are searched: not {', '.join(sorted(unknown))}")
-    return msgspec.structs.replace(profile, replica=msgspec.structs.replace(profile.replica, **setting))
 
 
 def trap_table(scene: Scene, loads: Sequence[float], effort: Effort) -> list[tuple[float, float, float, float]]:

@@ -8,8 +8,9 @@ from typing import Any
 from benchmarks.capacity.cells import WORKLOAD
 from capacity.check import Asked, run_cells
 from capacity.kinds import MEASURED
-from capacity.operating import Effort, operating_point
+from capacity.operating import Effort
 from capacity.profile import Profile
+from capacity.search import operating_point
 from capacity.simulate import Scene, replay
 from capacity.workload import draw
 

@@ -10,10 +10,11 @@ from pathlib import Path
 from capacity import calibrate, memory, operating, residency
 from capacity.commands.output import add_output_flags, emit, say, write
 from capacity.errors import PlanRefused
-from capacity.operating import Effort, curve, operating_point
+from capacity.operating import Effort, curve
 from capacity.profile import current_commit, read_profile, warnings_of
 from capacity.render import curve_markdown, curve_svg
 from capacity.results import CurvePoint, MemoryBudget, OperatingPoint, Step, WorkingSet
+from capacity.search import operating_point
 from capacity.simulate import Scene
 from capacity.workload import read_workload
 

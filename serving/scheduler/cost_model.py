@@ -36,6 +36,7 @@ _TRUSTED = 4  # the first measurements are taken whole, later ones within _CLIP 
 _CLIP = 4.0
 _RANGE = 20.0
 _REFIT_STEPS = 8
+_HEAVY = 1e9  # a step's weight at which all weights are divided by it
 
 
 class CostModel:
@@ -53,7 +54,9 @@ class CostModel:
         self.observed = 0
         self.relative_error = 0.0  # running mean of |predicted - measured| / measured
         self._log_speed = 0.0
-        self._products = [[0.0] * size for _ in range(size)]
+        # Old steps are forgotten by giving each new one more weight, which touches only what the step has.
+        self._weight = 1.0
+        self._products = [[0.0] * size for _ in range(size)]  # symmetric: the lower triangle
         self._answers = [0.0] * size
 
     def predict(self, shape: StepShape) -> float:
@@ -105,21 +108,36 @@ class CostModel:
         # Relative to the defaults' prediction, so that short and long steps have the same weight.
         parts = [d * f for d, f in zip(self.defaults, _features(shape), strict=True)]
         expected = sum(parts)
-        shares, ratio = [part / expected for part in parts], seconds / expected
+        ratio = seconds / expected
         self._log_speed += (math.log(ratio) - self._log_speed) * max(0.1, 1 / self.observed)
-        for row, share in zip(self._products, shares, strict=True):
-            for index, other in enumerate(shares):
-                row[index] = _FORGET * row[index] + share * other
-        self._answers = [_FORGET * a + share * ratio for a, share in zip(self._answers, shares, strict=True)]
+        self._weight /= _FORGET
+        shares: list[tuple[int, float]] = []
+        for index, part in enumerate(parts):
+            if part:
+                shares.append((index, part / expected))
+                weighted, row = self._weight * shares[-1][1], self._products[index]
+                self._answers[index] += weighted * ratio
+                for other, share in shares:
+                    row[other] += weighted * share
         if self.observed <= _REFIT_STEPS or self.observed % _REFIT_STEPS == 0:
             self._refit()
 
     def _refit(self) -> None:
-        speed = math.exp(self._log_speed)
-        matrix = [[p + (_PULL if i == j else 0.0) for j, p in enumerate(row)] for i, row in enumerate(self._products)]
-        factors = _solve(matrix, [answer + _PULL * speed for answer in self._answers])
-        bounded = [min(max(f, speed / _RANGE), speed * _RANGE) for f in factors]
-        self.coefficients = tuple(d * f for d, f in zip(self.defaults, bounded, strict=True))
+        speed, scale = math.exp(self._log_speed), 1 / self._weight
+        products = self._products
+        seen = [index for index, row in enumerate(products) if row[index]]
+        lower = [[products[row][column] * scale for column in seen[: place + 1]] for place, row in enumerate(seen)]
+        for row in lower:
+            row[-1] += _PULL
+        found = _solve(lower, [self._answers[index] * scale + _PULL * speed for index in seen])
+        factors = [speed] * len(FEATURES)  # of what no step had, too
+        for index, factor in zip(seen, found, strict=True):
+            factors[index] = min(max(factor, speed / _RANGE), speed * _RANGE)
+        self.coefficients = tuple(d * f for d, f in zip(self.defaults, factors, strict=True))
+        if self._weight > _HEAVY:
+            self._products = [[product * scale for product in row] for row in products]
+            self._answers = [answer * scale for answer in self._answers]
+            self._weight = 1.0
 
     def state(self) -> dict[str, object]:
         """Return what `restore` needs, as JSON types."""
@@ -151,18 +169,18 @@ def _features(shape: StepShape) -> tuple[float, ...]:
     )
 
 
-def _solve(matrix: list[list[float]], answers: list[float]) -> list[float]:
-    """Solve a symmetric positive definite system by Gaussian elimination; changes its arguments."""
+def _solve(lower: list[list[float]], answers: list[float]) -> list[float]:
+    """Solve a symmetric positive definite system, given by its lower triangle; changes its arguments."""
     size = len(answers)
     for column in range(size):
-        pivot = matrix[column][column]
+        pivot = lower[column][column]
         for row in range(column + 1, size):
-            factor = matrix[row][column] / pivot
-            if factor:
-                for index in range(column, size):
-                    matrix[row][index] -= factor * matrix[column][index]
-                answers[row] -= factor * answers[column]
+            target = lower[row]
+            factor = target[column] / pivot
+            for index in range(column + 1, row + 1):
+                target[index] -= factor * lower[index][column]
+            answers[row] -= factor * answers[column]
     for row in reversed(range(size)):
-        known = sum(matrix[row][index] * answers[index] for index in range(row + 1, size))
-        answers[row] = (answers[row] - known) / matrix[row][row]
+        known = sum(lower[index][row] * answers[index] for index in range(row + 1, size))
+        answers[row] = (answers[row] - known) / lower[row][row]
     return answers

@@ -43,6 +43,8 @@ class DraftPlanner:
 
     def extend(self, step: OpenStep) -> None:
         """Put drafts behind chunks of the step that sample. Preempts nobody, evicts nothing."""
+        if not self.max_rows:
+            return
         self._sources.clear()
         most = min(step.rows, self.max_rows)
         costs = self._row_costs(step)

@@ -18,7 +18,6 @@ from capacity.operating import (
     highest_rate,
     interval,
     measure,
-    operating_point,
     point,
     trap_table,
 )
@@ -26,6 +25,7 @@ from capacity.profile import check, read_profile, warnings_of
 from capacity.render import curve_markdown, curve_svg
 from capacity.results import Source, weakest
 from capacity.runs import RunResult
+from capacity.search import operating_point
 from capacity.simulate import Scene, run
 from capacity.workload import Promise, Sample
 from tests.capacity.profiles import profile, replica, workload

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.scheduler.cost_model import DEFAULTS, CostModel
+from serving.scheduler.cost_model import DEFAULTS, CostModel, _features
 from serving.steps import StepShape
 
 
@@ -53,6 +55,22 @@ def test_it_follows_when_the_machine_slows_down() -> None:
         model.observe(shape, factor * CostModel().predict(shape))
     probe = shapes(rng)
     assert abs(model.predict(probe) / (3 * CostModel().predict(probe)) - 1) < 0.15
+
+
+def test_old_steps_are_forgotten_as_in_a_sum_that_shrinks_by_a_fiftieth_with_every_step() -> None:
+    rng, model = random.Random(5), CostModel()
+    products, answers = np.zeros((9, 9)), np.zeros(9)
+    log_speed = 0.0
+    for number in range(1_200):  # more steps than the model's weights bear without being divided
+        shape = shapes(rng)
+        seconds = CostModel().predict(shape) * (1.0 + 0.2 * rng.random())
+        parts = np.array(DEFAULTS) * np.array(_features(shape))
+        ratio, shares = seconds / parts.sum(), parts / parts.sum()
+        products, answers = 0.98 * products + np.outer(shares, shares), 0.98 * answers + shares * ratio
+        log_speed += (math.log(ratio) - log_speed) * max(0.1, 1 / (number + 1))
+        model.observe(shape, seconds)
+    pulled = np.linalg.solve(products + 0.05 * np.eye(9), answers + 0.05 * math.exp(log_speed))
+    assert np.array(model.coefficients) / DEFAULTS == pytest.approx(pulled, rel=1e-9)
 
 
 @given(st.integers(0, 2000), st.integers(0, 500), st.floats(0, 2), st.integers(0, 64))
