@@ -8,6 +8,7 @@ Per type of weights: a calibration of at most 120 s, then open-loop cells at .3 
 adapters, with as many as are resident, with four times as many; and three saturated cells, the last with 64 of 2,000
 resident. Every cell is run twice, since no prediction is nearer than two runs. Predictors are fitted on the same steps.
 --highest: also the highest rate within the promise, found by running. --plan: also the time that a plan takes.
+--cells 0: these alone.
 --from: a profile of another machine, carried here by this one's two probes. --keep: calibrations are written there, and
 read from there in the next run. With --cpu-clock the engine computes in one thread and its clock is the processor's, so
 that neighbours on the machine do not matter.
@@ -82,6 +83,19 @@ def one_type(dtype: str, options: argparse.Namespace) -> tuple[dict[str, Any], P
     measured, profile = measure(dtype, flags, options)
     _say(f"{dtype}: {profile.quality.steps} steps, {100 * profile.quality.median:.1f} % off in the median")
     used = profile if options.other is None else carried(read_profile(options.other), profile)
+    found = {"dtype": dtype, "quality": msgspec.to_builtins(profile.quality), "coefficients": profile.coefficients}
+    if options.cells:
+        found |= _cells(profile, used, measured, flags, options)
+    if options.highest:
+        found["highest"] = highest(used, flags, options.seed + 700)
+        _say(f"{dtype}: highest rate {found['highest']['ran']:.2f} calls/s, stated {found['highest']['stated']:.2f}")
+    return found, profile
+
+
+def _cells(
+    profile: Profile, used: Profile, measured: Measured, flags: Sequence[str], options: argparse.Namespace
+) -> dict[str, Any]:
+    """Run and predict open cells and saturated ones. used: the profile that predicts"""
     asked = open_loop(used, count=options.cells, seconds=options.seconds, seed=options.seed + 500)
     asked += saturated(used, most=options.adapters, seconds=options.seconds, seed=options.seed + 900)
     runs = run_twice(profile, asked, flags, seconds=options.seconds)
@@ -89,18 +103,8 @@ def one_type(dtype: str, options: argparse.Namespace) -> tuple[dict[str, Any], P
     for one, both in zip(asked, runs, strict=True):
         rows.append(compare(one, both, measured, used))
         _say(_line(rows[-1]))
-    found: dict[str, Any] = {
-        "dtype": dtype,
-        "most": options.adapters,
-        "quality": msgspec.to_builtins(profile.quality),
-        "coefficients": profile.coefficients,
-        "cells": rows[: options.cells],
-        "saturated": rows[options.cells :],
-        "share": share(rows[options.cells :]),
-    }
-    if options.highest:
-        found["highest"] = highest(used, flags, options.seed + 700)
-    return found, profile
+    full = rows[options.cells :]
+    return {"most": options.adapters, "cells": rows[: options.cells], "saturated": full, "share": share(full)}
 
 
 def _line(cell: Mapping[str, Any]) -> str:
@@ -118,7 +122,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=Path, default=BASE)
     parser.add_argument("--dtypes", default="bfloat16,int8")
-    parser.add_argument("--cells", type=int, default=6, help="for each type")
+    parser.add_argument("--cells", type=int, default=6, help="for each type; 0: none, nor saturated ones")
     parser.add_argument("--seconds", type=float, default=20.0, help="of one cell, about")
     parser.add_argument("--calibration", type=float, default=MOST_SECONDS, help="seconds")
     parser.add_argument("--seed", type=int, default=1)
@@ -133,24 +137,23 @@ def main() -> int:
     about = machine.describe()
     found = [one_type(dtype, options) for dtype in options.dtypes.split(",")]
     types = [rows for rows, _ in found]
-    cells = [cell for one in types for cell in one["cells"]]
-    full = [cell for one in types for cell in one["saturated"]]
     suite: dict[str, Any] = {
         "machine": about,
         "own_clock": options.cpu_clock,
         "transferred": options.other is not None,
-        "errors": summary(cells),
-        "full": summary(full),
-        "covered": covered(cells),
         "types": types,
     }
+    if options.cells:
+        cells = [cell for one in types for cell in one["cells"]]
+        full = [cell for one in types for cell in one["saturated"]]
+        suite |= {"errors": summary(cells), "full": summary(full), "covered": covered(cells)}
     if options.plan:
         profiles = {str(place) * 64: profile for place, (_, profile) in enumerate(found)}
         suite["planning"] = timed(profiles)
     lines, fine = report(suite)
     print("\n".join(lines))
     folder = options.out or machine.RESULTS / machine.cpu_kind(about)
-    name = "capacity_transferred" if options.other is not None else "capacity"
+    name = "capacity_transferred" if options.other is not None else "capacity" if options.cells else "capacity_highest"
     print(machine.write_suite(folder, name, suite))
     return 0 if fine else 1
 

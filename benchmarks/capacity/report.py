@@ -52,7 +52,7 @@ def report(suite: Mapping[str, Any]) -> tuple[list[str], bool]:
     """Return the lines of the suite's tables, and whether every bar is reached."""
     verdicts: list[tuple[str, bool]] = []
     lines: list[str] = []
-    if suite.get("types"):
+    if "errors" in suite:
         lines += _table(suite["errors"])
         if suite["transferred"]:
             verdicts.append(_carried(suite["errors"]))
@@ -61,7 +61,7 @@ def report(suite: Mapping[str, Any]) -> tuple[list[str], bool]:
         held = suite["covered"]
         verdicts.append((f"figures within their intervals: {100 * held:.0f} % (bar 80 %)", held >= LEAST_COVERED))
     for one in suite.get("types", []):
-        verdicts += [*_share(one), *_highest(one)]
+        verdicts += [*(_share(one) if "share" in one else []), *(_highest(one) if "highest" in one else [])]
     if "planning" in suite:
         verdicts += _planning(suite["planning"])
     lines += [f"{text}{'' if reached else '  MISSED'}" for text, reached in verdicts]
@@ -131,8 +131,6 @@ def _share(one: Mapping[str, Any]) -> list[tuple[str, bool]]:
 
 
 def _highest(one: Mapping[str, Any]) -> list[tuple[str, bool]]:
-    if "highest" not in one:
-        return []
     found = one["highest"]
     off, (low, high) = abs(found["stated"] / found["ran"] - 1), found["interval"]
     text = (
