@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,7 +9,7 @@ from lora_kernels import BatchMetadata
 from serving.models.llama_gpu import GpuLlama
 from serving.parallel import wire
 from serving.parallel.collectives import Summed
-from serving.parallel.ranks import Ranks, RanksLost
+from serving.parallel.ranks import Ranks
 from serving.runner.gpu import GpuRunner, GpuWork
 from serving.runner.step_graphs import Shape
 from serving.steps import ComputedStep, StepPlan
@@ -57,6 +56,4 @@ class LeadingGpuRunner(GpuRunner):
         """Zero KV blocks on every rank before this returns."""
         gone = list(blocks)
         super().zero(gone)
-        with contextlib.suppress(RanksLost):  # a rank that is gone has no memory left
-            self._ranks.tell(wire.Zero(gone))
-            self._ranks.settle()
+        self._ranks.zero(gone)

@@ -157,6 +157,12 @@ class Ranks:
         """Wait until every rank has carried out all commands. Raises RanksLost."""
         self._await(self._sent)
 
+    def zero(self, blocks: list[int]) -> None:
+        """Zero KV blocks on every other rank before this returns; a rank that is gone has no memory left."""
+        with contextlib.suppress(RanksLost):
+            self.tell(wire.Zero(blocks))
+            self.settle()
+
     def take_number(self) -> int:
         """Return a number for a load."""
         self._loads += 1
