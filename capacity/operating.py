@@ -17,8 +17,8 @@ from scipy.stats import beta, t
 from capacity.errors import PlanRefused
 from capacity.results import CurvePoint, Interval, OperatingPoint, Step
 from capacity.runs import RunResult, spread, within
-from capacity.simulate import Scene, run
-from capacity.workload import Workload
+from capacity.simulate import Scene, replay, run
+from capacity.workload import Workload, draw
 
 LEAST_SEEDS, LEAST_REQUESTS = 5, 4_000
 SKETCH_REQUESTS = 600
@@ -27,6 +27,8 @@ CONFIDENCE = 0.9
 # proves no queue. A promise that is longer than a run would hide a queue that grows; one that does not holds some calls
 # whatever the length of the run.
 MOST_BACKLOG = 0.1
+_AT_ONCE = 1e6  # calls a second
+_LONGEST_SECONDS = 1e5
 Progress = Callable[[str], None]
 
 
@@ -105,11 +107,14 @@ def highest_rate(scene: Scene, effort: Effort) -> float:
     of. A fleet that is not overloaded may serve more for a while."""
     single = replace(scene, replicas=1)
     requests = max(100, min(effort.requests // 4, 4 * scene.profile.replica.max_num_seqs))
-    result = run(single, 1e6, requests, effort.first_seed)
-    served = sum(call.ended < float("inf") for call in result.calls)
-    if not served or result.ended <= 0:
+    # Until the last is served, however slow the machine is: a rate until then counts none of the calls that are half
+    # done, and no call is a warm-up of others that are there as well.
+    arrivals = draw(scene.workload, _AT_ONCE, requests, effort.first_seed)
+    result = replay(single, arrivals, effort.first_seed, warm_share=0.0, until=_LONGEST_SECONDS)
+    ends = [call.ended for call in result.calls if call.ended < float("inf")]
+    if not ends:
         raise PlanRefused(10, "no call of this workload is ever served: each is longer than context or KV cache")
-    return served / result.ended * scene.replicas
+    return len(ends) / max(ends) * scene.replicas
 
 
 def curve(scene: Scene, loads: Iterable[float], effort: Effort, progress: Progress = quiet) -> list[CurvePoint]:

@@ -37,6 +37,9 @@ PRECISION = 0.03
 # Beside a rate that is known roughly, the first step; each further one in the same direction is its square.
 _NEAR = 1.06
 _LEAST_LOAD = 0.05
+# A rate that fails and is at most so much above one that holds is near the cliff; and the share of the interval between
+# them in which none is tried, at either end.
+_CLOSE, _EDGE = 1.2, 0.2
 # Runs that show that a rate is far from the cliff.
 _FIRST_SEEDS = 2
 
@@ -151,7 +154,7 @@ class _Search:
                 self._try(min(up * best.rate, capacity), self._thorough)
                 up = min(1.3, up * up)
             elif failed is not None and failed.rate > best.rate * (1 + PRECISION):
-                self._try((best.rate + failed.rate) / 2, self._thorough)
+                self._try(self._between(best, failed), self._thorough)
             elif best.seeds < self._effort.seeds:
                 self._held.pop()
                 self._thorough = not self._try(best.rate, thorough=True)
@@ -161,6 +164,16 @@ class _Search:
                 )
             else:
                 return best, why(failed, workload)
+
+    def _between(self, best: CurvePoint, failed: CurvePoint) -> float:
+        """Return the middle of what is left; or, once both are near the cliff, the rate at which the promise is just
+        proven if attainment falls along a line between them, away from either end."""
+        alpha, fall = self._scene.workload.alpha, best.attainment.value - failed.attainment.value
+        share = 0.5
+        if failed.rate <= _CLOSE * best.rate and fall > 0:
+            proof = min(best.attainment.value - best.attainment.low, (1 - alpha) / 3)
+            share = min(max((best.attainment.value - alpha - proof) / fall, _EDGE), 1 - _EDGE)
+        return best.rate + share * (failed.rate - best.rate)
 
     def _try(self, rate: float, thorough: bool) -> bool:
         """Simulate a rate until its verdict is known; thorough: or rather, until its promise is proven."""
@@ -191,17 +204,17 @@ class _Search:
         return interval([1.0], most - missed, most).low < self._scene.workload.alpha
 
     def _first_sight(self, results: Sequence[RunResult]) -> bool | None:
-        """Return whether the promise is kept, as the first runs have it: each keeps it, and together by more than
-        chance; or their mean breaks it. None: they do not show it yet. A rate that is taken for one that fails though
-        it just holds makes the plan more careful by one step."""
+        """Return whether the promise is kept, as the first runs have it: each keeps it with a third of the misses that
+        it allows to spare; or their mean breaks it. None: they do not show it yet. A rate that is taken for one that
+        fails though it just holds makes the plan more careful by one step."""
         if not _FIRST_SEEDS <= len(results) < self._effort.seeds:
             return None
         alpha = self._scene.workload.alpha
         missed, counted = self._missed(results)
         if counted - missed < alpha * counted:
             return False
-        surely = interval([1.0], counted - missed, counted).low >= alpha
-        return (surely and min(result.attainment(self._scene.workload) for result in results) >= alpha) or None
+        least = min(result.attainment(self._scene.workload) for result in results)
+        return least >= alpha + (1 - alpha) / 3 or None
 
     def _missed(self, results: Sequence[RunResult]) -> tuple[int, int]:
         """Return how many calls broke their promise, and how many there were."""

@@ -60,13 +60,21 @@ def run(scene: Scene, rate: float, requests: int, seed: int) -> RunResult:
     return replay(scene, draw(scene.workload, rate, requests, seed), seed)
 
 
-def replay(scene: Scene, arrivals: Seq[Arrival], seed: int, *, warm_share: float = WARM_SHARE) -> RunResult:
-    """Simulate recorded arrivals, ascending in time."""
+def replay(
+    scene: Scene,
+    arrivals: Seq[Arrival],
+    seed: int,
+    *,
+    warm_share: float = WARM_SHARE,
+    until: float | None = None,
+) -> RunResult:
+    """Simulate recorded arrivals, ascending in time. until: when the simulation ends, in seconds; None: at the end of
+    a fleet that keeps up with them"""
     fleet = _SimulatedFleet(scene, seed)
     for number, arrival in enumerate(arrivals):
         fleet.send(arrival, number)
     last = arrivals[-1].at
-    fleet.drain(last + _DRAIN_FACTOR * max(1.0, last))
+    fleet.drain(last + _DRAIN_FACTOR * max(1.0, last) if until is None else until)
     skipped = int(warm_share * len(arrivals))
     calls = fleet.calls[skipped:]
     began = calls[0].arrival.at

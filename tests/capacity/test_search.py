@@ -64,7 +64,7 @@ def test_another_promise_uses_the_same_runs_and_finds_what_it_would_have_found_a
     runs.clear()
     assert second == operating_point(lesser, EFFORT, near=first.mu[1])
     assert second.mu[1] > first.mu[1]
-    assert sum(runs.values()) >= spared + EFFORT.seeds
+    assert sum(runs.values()) > spared
 
 
 def test_first_seeds_that_mislead_do_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
