@@ -228,11 +228,8 @@ class _SimulatedFleet:
         if len(self.worlds) == 1:
             return 0
         key = key_of(_digest(arrival) or "base")
-        running = sum(view.running for view in self._fleet.views)
-        ends = sum(view.ends_a_second for view in self._fleet.views)
-        service = running / ends if running and ends else 1.0
         latency_class, slack = _ROUTED[arrival.latency_class]
-        call = Call(key, None, self._rates.note(key, now), service, latency_class, slack)
+        call = Call(key, None, self._rates.note(key, now), self._fleet.service_s, latency_class, slack)
         place = rank(call, self._fleet, now, self._chance)[0].place
         self._fleet.note_sent(place)
         return place

@@ -39,6 +39,8 @@ class Fleet:
         self._orders: OrderedDict[tuple[int, bool], list[int]] = OrderedDict()
         # Over replicas that take calls.
         self._busy = self._seats = self._takers = 0
+        # Over all: running calls, and millionths of calls that end per second, which add up without rounding.
+        self._running = self._ends = 0
         for view in views:
             self.update(view)
 
@@ -54,6 +56,12 @@ class Fleet:
     def mean_seats(self) -> float:
         """Return the seats of a replica, on average over those that take calls."""
         return self._seats / self._takers if self._takers else 1.0
+
+    @property
+    def service_s(self) -> float:
+        """Return how long a call holds a seat: calls that run over calls that end, by Little's law; 1 where none is
+        known to end."""
+        return 1e6 * self._running / self._ends if self._running and self._ends else 1.0
 
     def update(self, view: View) -> None:
         """Take a replica's newest view; what was sent before it is in it."""
@@ -91,6 +99,7 @@ class Fleet:
         view = self.views[place]
         self._count(place, -1)
         self.views[place] = replace(view, at=-math.inf, running=0, waiting=0, draining=True)
+        self._count(place, 1)
         self.sent[place] = 0
 
     def remove(self, name: str) -> None:
@@ -149,6 +158,8 @@ class Fleet:
 
     def _count(self, place: int, sign: int) -> None:
         view = self.views[place]
+        self._running += sign * view.running
+        self._ends += sign * round(1e6 * view.ends_a_second)
         if not view.draining:
             self._busy += sign * (view.running + view.waiting)
             self._seats += sign * view.seats

@@ -156,7 +156,7 @@ class Pool:
         """
         now, (place, slack) = self._clock(), _CLASSES[latency_class]
         key = key_of(adapter)
-        rate, service = self._rates.note(key, now) * self._fleet.senders, self._service_seconds()
+        rate, service = self._rates.note(key, now) * self._fleet.senders, self._fleet.service_s
         call = Call(key, conversation, rate, service, place, slack, prompt_tokens=prompt_tokens)
         ranked = [self._addresses[choice.name] for choice in rank(call, self._fleet, now, self._chance)]
         # Better a replica that was lost a moment ago than none at all.
@@ -209,12 +209,6 @@ class Pool:
             rate = (ended - ended_before) / (at - before)
             self._ended[name] = ended, at, rate
         return rate
-
-    def _service_seconds(self) -> float:
-        """Return how long a call holds a seat: calls in the pool over calls that end, by Little's law."""
-        running = sum(view.running for view in self._fleet.views)
-        ends = sum(view.ends_a_second for view in self._fleet.views)
-        return running / ends if running and ends else 1.0
 
 
 class Pools:

@@ -109,6 +109,19 @@ def test_what_was_sent_counts_until_the_next_view_for_each_sender() -> None:
     assert fleet.busy(0, NOW + 1) == 7 and fleet.mean_load == pytest.approx(0.7)
 
 
+def test_the_time_of_a_seat_follows_every_view_of_a_replica() -> None:
+    fleet = Fleet([View("one", NOW, 10, running=5, ends_a_second=2.5), View("two", NOW, 10)])
+    assert fleet.service_s == 2.0
+    fleet.update(View("two", NOW, 10, running=4, ends_a_second=0.5, draining=True))
+    assert fleet.service_s == 3.0, "what drains runs on"
+    fleet.lost(0)
+    assert fleet.service_s == pytest.approx(4 / 3), "it may still end calls, but runs none that count"
+    fleet.remove("one")
+    assert fleet.service_s == 8.0
+    fleet.update(View("two", NOW, 10))
+    assert fleet.service_s == 1.0 == Fleet().service_s
+
+
 def test_costs_know_loads_prompts_and_waits() -> None:
     adapter = key_of("a")
     fleet = Fleet([View("warm", NOW, 4, adapters=frozenset({adapter}), load_s=0.5), View("cold", NOW, 4, load_s=0.5)])
