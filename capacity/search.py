@@ -1,6 +1,6 @@
 """The search of step 10: rates are tried until one holds and one that is hardly higher fails.
 
-A rate that is far from the cliff shows it in two runs, so only what is near to it, and what is returned, is simulated
+A rate that is far from the cliff shows it in a run or two, so only what is near to it, and what is returned, is simulated
 with every seed. Runs of one replica are kept: a promise changes no run, only what is counted of it.
 """
 
@@ -32,16 +32,18 @@ from capacity.results import CurvePoint, OperatingPoint, Source
 from capacity.runs import RunResult, within
 from capacity.simulate import WARM_SHARE, Scene, run
 
-# The search ends when the rate that fails is at most this much above the one that holds.
-PRECISION = 0.03
+# The search ends when the rate that fails is at most this much above the one that holds: half of what a rate may be off
+# in any case.
+PRECISION = 0.05
 # Beside a rate that is known roughly, the first step; each further one in the same direction is its square.
 _NEAR = 1.06
 _LEAST_LOAD = 0.05
 # A rate that fails and is at most so much above one that holds is near the cliff; and the share of the interval between
 # them in which none is tried, at either end.
 _CLOSE, _EDGE = 1.2, 0.2
-# Runs that show that a rate is far from the cliff.
-_FIRST_SEEDS = 2
+# Runs → shares of the misses that the promise allows: with at most the first in every run, a rate holds at first sight;
+# with more than the second in the mean it fails. More runs than two are judged as two.
+_FIRST_SIGHT = {1: (0.1, 2.0), 2: (2 / 3, 1.0)}
 
 
 @dataclass(slots=True)
@@ -204,17 +206,17 @@ class _Search:
         return interval([1.0], most - missed, most).low < self._scene.workload.alpha
 
     def _first_sight(self, results: Sequence[RunResult]) -> bool | None:
-        """Return whether the promise is kept, as the first runs have it: each keeps it with a third of the misses that
-        it allows to spare; or their mean breaks it. None: they do not show it yet. A rate that is taken for one that
-        fails though it just holds makes the plan more careful by one step."""
-        if not _FIRST_SEEDS <= len(results) < self._effort.seeds:
+        """Return whether the promise is kept, as the first runs have it: each keeps it with misses to spare, or their
+        mean breaks it. None: they do not show it yet. A rate that is taken for one that fails though it just
+        holds makes the plan more careful by one step."""
+        if len(results) == self._effort.seeds:
             return None
-        alpha = self._scene.workload.alpha
-        missed, counted = self._missed(results)
-        if counted - missed < alpha * counted:
-            return False
-        least = min(result.attainment(self._scene.workload) for result in results)
-        return least >= alpha + (1 - alpha) / 3 or None
+        allowed = 1 - self._scene.workload.alpha
+        holds, fails = _FIRST_SIGHT[min(len(results), max(_FIRST_SIGHT))]
+        missed = [1 - result.attainment(self._scene.workload) for result in results]
+        if max(missed) <= holds * allowed:
+            return True
+        return False if sum(missed) > fails * allowed * len(missed) else None
 
     def _missed(self, results: Sequence[RunResult]) -> tuple[int, int]:
         """Return how many calls broke their promise, and how many there were."""
