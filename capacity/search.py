@@ -1,7 +1,7 @@
 """The search of step 10: rates are tried until one holds and one that is hardly higher fails.
 
-A rate that is far from the cliff shows it in a run or two, so only what is near to it, and what is returned, is simulated
-with every seed. Runs of one replica are kept: a promise changes no run, only what is counted of it.
+A rate that is far from the cliff shows it in a run or two, so that only what is near to it, and what is returned, is
+simulated with every seed. Runs of one replica are kept: a promise changes no run, only what is counted of it.
 """
 
 from __future__ import annotations
