@@ -27,6 +27,7 @@ from capacity.results import Source, weakest
 from capacity.runs import RunResult
 from capacity.search import operating_point
 from capacity.simulate import Scene, run
+from capacity.steps import SHARES
 from capacity.workload import Promise, Sample
 from tests.capacity.profiles import profile, replica, workload
 
@@ -103,6 +104,14 @@ def replace_last(result: RunResult, *, waiting: int) -> RunResult:
     return replace(result, calls=tuple(reversed(calls)))
 
 
+def test_the_highest_rate_of_a_machine_that_is_fifty_times_as_slow_is_a_fiftieth() -> None:
+    quick = profile()
+    longer = {name: seconds * (1 if name in SHARES else 50) for name, seconds in quick.coefficients.items()}
+    slow = profile(coefficients=longer, load_seconds=tuple(50 * seconds for seconds in quick.load_seconds))
+    rates = [highest_rate(Scene(one, workload(adapters=0), noise=False), Effort()) for one in (quick, slow)]
+    assert rates[1] == pytest.approx(rates[0] / 50, rel=0.15)  # targets are not slower, so that chunks differ
+
+
 def test_a_call_longer_than_the_context_is_never_served() -> None:
     with pytest.raises(PlanRefused, match="longer than context"):
         highest_rate(Scene(profile(), workload(samples=(Sample(prompt=600, output=9),))), SMALL)
@@ -159,6 +168,7 @@ def test_impossible_profiles_are_refused(tmp_path: Path) -> None:
 ALONE = """
 import sys
 from capacity.simulate import Scene, run
+from capacity.steps import SHARES
 import capacity.__main__
 from tests.capacity.profiles import profile, workload
 result = run(Scene(profile(), workload(adapters=40), replicas=2), 6.0, 60, 5)
