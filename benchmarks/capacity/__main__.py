@@ -8,7 +8,7 @@ Per type of weights: a calibration of at most 120 s, then open-loop cells at .3 
 adapters, with as many as are resident, with four times as many; and three saturated cells, the last with 64 of 2,000
 resident. Every cell is run twice, since no prediction is nearer than two runs. Predictors are fitted on the same steps.
 --highest: also the highest rate within the promise, found by running. --plan: also the time that a plan takes.
---cells 0: these alone.
+--cells 0: these alone. A type that is run by itself has a file of its own.
 --from: a profile of another machine, carried here by this one's two probes. --keep: calibrations are written there, and
 read from there in the next run. With --cpu-clock the engine computes in one thread and its clock is the processor's, so
 that neighbours on the machine do not matter.
@@ -154,6 +154,7 @@ def main() -> int:
     print("\n".join(lines))
     folder = options.out or machine.RESULTS / machine.cpu_kind(about)
     name = "capacity_transferred" if options.other is not None else "capacity" if options.cells else "capacity_highest"
+    name += f"_{types[0]['dtype']}" if len(types) == 1 else ""
     print(machine.write_suite(folder, name, suite))
     return 0 if fine else 1
 
