@@ -20,7 +20,7 @@ from capacity.memory import Sizes, budget, measured_budget
 from capacity.operating import Effort
 from capacity.profile import CARRIED_ERROR, Profile
 from capacity.results import MemoryBudget, OperatingPoint, Source
-from capacity.search import Runs, operating_point
+from capacity.search import KeptRuns, operating_point
 from capacity.simulate import Scene
 from capacity.steps import Probes, transfer
 from capacity.terms import Terms
@@ -109,7 +109,7 @@ def kind_of(
             f"{base} on {name} was never run: its step times are those of {from_name}, carried over by two figures of "
             f"the catalogue, and good to a factor of {UNTOUCHED}. Rent one for an hour and calibrate."
         )
-    scene, runs = Scene(profile, workload), Runs()
+    scene, runs = Scene(profile, workload), KeptRuns()
     # A sketch has too few calls for four replicas, and chooses by the promise alone.
     counts = (1, 2, 4) if sure and measured is not None else (1, 2)
     near = sketch.point.mu[1] if sketch is not None else None

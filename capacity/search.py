@@ -26,33 +26,28 @@ from capacity.operating import (
     quiet,
     why,
 )
-from capacity.profile import Profile
-from capacity.profile import Replica as Limits
+from capacity.profile import Profile, Replica
 from capacity.results import CurvePoint, OperatingPoint, Source
 from capacity.runs import RunResult, within
 from capacity.simulate import WARM_SHARE, Scene, run
 
-# The search ends when the rate that fails is at most this much above the one that holds: half of what a rate may be off
-# in any case.
-PRECISION = 0.05
+# The search ends when the rate that fails is at most this much above the one that holds.
+PRECISION = 0.03
 # Beside a rate that is known roughly, the first step; each further one in the same direction is its square.
 _NEAR = 1.06
 _LEAST_LOAD = 0.05
-# A rate that fails and is at most so much above one that holds is near the cliff; and the share of the interval between
-# them in which none is tried, at either end.
-_CLOSE, _EDGE = 1.2, 0.2
 # Runs → shares of the misses that the promise allows: with at most the first in every run, a rate holds at first sight;
 # with more than the second in the mean it fails. More runs than two are judged as two.
 _FIRST_SIGHT = {1: (0.1, 2.0), 2: (2 / 3, 1.0)}
 
 
 @dataclass(slots=True)
-class Runs:
+class KeptRuns:
     """Runs of one workload, whatever is promised to its callers. Those of several replicas are not kept: no other
     search has the same ones."""
 
-    _kept: dict[tuple[Limits, float, int, int], RunResult] = field(default_factory=dict)
-    _highest: dict[Limits, float] = field(default_factory=dict)
+    _kept: dict[tuple[Replica, float, int, int], RunResult] = field(default_factory=dict)
+    _highest: dict[Replica, float] = field(default_factory=dict)
 
     def run(self, scene: Scene, rate: float, requests: int, seed: int) -> RunResult:
         """Return a run, simulated at most once."""
@@ -79,7 +74,7 @@ def operating_point(
     replicas: Sequence[int] = (1,),
     settings: Sequence[Mapping[str, int]] = ({},),
     near: float | None = None,
-    runs: Runs | None = None,
+    runs: KeptRuns | None = None,
     progress: Progress = quiet,
 ) -> OperatingPoint:
     """Search the largest rate for each number of replicas, over the engine's settings on one replica.
@@ -89,7 +84,7 @@ def operating_point(
     runs: of the same workload and step times with the same effort, perhaps under other promises
     Raises PlanRefused where not even a twentieth of the highest rate keeps the promise.
     """
-    effort, runs = effort or Effort(), runs or Runs()
+    effort, runs = effort or Effort(), runs or KeptRuns()
     few = f"Only {effort.requests:,} requests and {effort.seeds} seeds were simulated"
     warnings = (
         () if effort.enough else (f"{few}: plan with {LEAST_REQUESTS:,} and {LEAST_SEEDS} before you rely on it.",)
@@ -129,7 +124,7 @@ def operating_point(
 class _Search:
     """The search of one scene's rate. All that was tried lies between a rate that holds and one that fails."""
 
-    def __init__(self, scene: Scene, effort: Effort, runs: Runs, progress: Progress) -> None:
+    def __init__(self, scene: Scene, effort: Effort, runs: KeptRuns, progress: Progress) -> None:
         self._scene, self._effort, self._runs, self._progress = scene, effort, runs, progress
         self._capacity = runs.highest(scene, effort)
         self._results: dict[float, list[RunResult]] = {}  # of each rate, in the order of their seeds
@@ -141,7 +136,7 @@ class _Search:
     def result(self, near: float | None) -> tuple[CurvePoint, str]:
         """Return the largest rate that holds, and why a higher one does not. near: where the rate may be"""
         workload, capacity = self._scene.workload, self._capacity
-        self._try(capacity if near is None else min(near, capacity), self._thorough)
+        self._try(capacity if near is None else min(near, capacity))
         up, down = (1.0, 0.6) if near is None else (_NEAR, 1 / _NEAR)
         while True:  # each turn raises what holds, lowers what fails, or ends
             best, failed = self._held[-1] if self._held else None, self._failed
@@ -150,16 +145,16 @@ class _Search:
                 if failed.rate <= _LEAST_LOAD * capacity:
                     reason = why(failed, workload)
                     raise PlanRefused(10, f"no rate keeps the promise, not even a twentieth of the highest. {reason}")
-                self._try(max(_LEAST_LOAD * capacity, failed.rate * down), self._thorough)
+                self._try(max(_LEAST_LOAD * capacity, failed.rate * down))
                 down = max(0.6, down * down)
             elif failed is None and best.rate < capacity:
-                self._try(min(up * best.rate, capacity), self._thorough)
+                self._try(min(up * best.rate, capacity))
                 up = min(1.3, up * up)
             elif failed is not None and failed.rate > best.rate * (1 + PRECISION):
-                self._try(self._between(best, failed), self._thorough)
+                self._try((best.rate + failed.rate) / 2)
             elif best.seeds < self._effort.seeds:
                 self._held.pop()
-                self._thorough = not self._try(best.rate, thorough=True)
+                self._thorough = not self._try(best.rate, prove=True)
             elif failed is None:
                 return best, (
                     f"More than {best.rate:.2f} requests/s are never served for long: queues grow, however patient."
@@ -167,25 +162,16 @@ class _Search:
             else:
                 return best, why(failed, workload)
 
-    def _between(self, best: CurvePoint, failed: CurvePoint) -> float:
-        """Return the middle of what is left; or, once both are near the cliff, the rate at which the promise is just
-        proven if attainment falls along a line between them, away from either end."""
-        alpha, fall = self._scene.workload.alpha, best.attainment.value - failed.attainment.value
-        share = 0.5
-        if failed.rate <= _CLOSE * best.rate and fall > 0:
-            proof = min(best.attainment.value - best.attainment.low, (1 - alpha) / 3)
-            share = min(max((best.attainment.value - alpha - proof) / fall, _EDGE), 1 - _EDGE)
-        return best.rate + share * (failed.rate - best.rate)
-
-    def _try(self, rate: float, thorough: bool) -> bool:
-        """Simulate a rate until its verdict is known; thorough: or rather, until its promise is proven."""
+    def _try(self, rate: float, *, prove: bool = False) -> bool:
+        """Simulate a rate until its verdict is known. prove: with every seed, unless the promise is out of reach"""
+        prove = prove or self._thorough
         scene, effort, alpha = self._scene, self._effort, self._scene.workload.alpha
         each = math.ceil(effort.requests / effort.seeds)
         results = self._results.setdefault(rate, [])
         keeps: bool | None = None
         while keeps is None and len(results) < effort.seeds:
             results.append(self._runs.run(scene, rate, each, effort.first_seed + len(results)))
-            keeps = False if self._out_of_reach(results) else None if thorough else self._first_sight(results)
+            keeps = False if self._out_of_reach(results) else None if prove else self._first_sight(results)
         tried = point(results, scene.workload, rate, self._capacity)
         holds = (tried.attainment.low >= alpha if keeps is None else keeps) and tried.backlog <= MOST_BACKLOG
         self._progress(

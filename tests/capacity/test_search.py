@@ -11,7 +11,7 @@ import pytest
 from capacity import search
 from capacity.operating import Effort, highest_rate, measure
 from capacity.runs import RunResult
-from capacity.search import PRECISION, Runs, operating_point
+from capacity.search import PRECISION, KeptRuns, operating_point
 from capacity.simulate import Scene, run
 from capacity.workload import Promise
 from tests.capacity.profiles import profile, workload
@@ -56,15 +56,16 @@ def test_another_promise_uses_the_same_runs_and_finds_what_it_would_have_found_a
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lesser = replace(SCENE, workload=workload(promises={"interactive": Promise(ttft=0.4, tpot=0.2)}))
-    shared = Runs()
+    shared, runs = KeptRuns(), counted(monkeypatch)
     first = operating_point(SCENE, EFFORT, runs=shared)
-    runs = counted(monkeypatch)
     second = operating_point(lesser, EFFORT, near=first.mu[1], runs=shared)
-    spared = sum(runs.values())
+    assert set(runs.values()) == {1}, "the second promise counts the runs of the first"
+    together = sum(runs.values())
     runs.clear()
     assert second == operating_point(lesser, EFFORT, near=first.mu[1])
+    operating_point(SCENE, EFFORT)
     assert second.mu[1] > first.mu[1]
-    assert sum(runs.values()) > spared
+    assert sum(runs.values()) > together
 
 
 def test_first_seeds_that_mislead_do_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +85,7 @@ def test_first_seeds_that_mislead_do_not_decide(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_settings_have_runs_of_their_own() -> None:
-    runs = Runs()
+    runs = KeptRuns()
     small = replace(SCENE, profile=profile(replica=msgspec.structs.replace(SCENE.profile.replica, max_num_seqs=2)))
     wide, narrow = runs.run(SCENE, 6.0, 60, 1), runs.run(small, 6.0, 60, 1)
     assert wide.ttft().mean() < narrow.ttft().mean()
