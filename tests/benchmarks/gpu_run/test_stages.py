@@ -164,7 +164,7 @@ def test_the_whole_budget_is_kept_and_stages_beyond_it_are_named(tmp_path: Path)
     began = time.monotonic()
     hang = "signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
     outcomes = run_all(
-        tmp_path, *(fake(f"stage {n}", hang) for n in range(3)), fake("last", "pass", share=0.001), seconds=3
+        tmp_path, *(fake(f"stage {n}", hang) for n in range(3)), fake("last", "pass", share=0.001), seconds=9
     )
     assert [one.status for one in outcomes] == ["hung", "hung", "hung", "not started"]
     assert time.monotonic() - began < 40
