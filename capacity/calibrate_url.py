@@ -23,35 +23,38 @@ from capacity.simulate import WARM_SHARE, Scene, replay
 from capacity.steps import PRIOR, WORST_MEDIAN, StepModel, check_error
 from capacity.workload import Arrival, Sample, draw
 
-_PASSES, _CELLS = 2, 11
+_PASSES, _CELLS = 3, 11
 _SHORTEST, _LONGEST, _PROBE = 32, 512, 48  # tokens of prompts
 _MOST_CLIENTS = 256
 _OPEN_LOAD, _OPEN_SEEDS = 0.5, (1, 2, 3)
 _OPEN_CALLS = (20, 200)
 # The seconds are shared: cells of a closed loop, the open one, and a rest for adapters and what runs over.
-_CLOSED_SHARE, _OPEN_SHARE, _WARM_SHARE_OF_TIME = 0.7, 0.12, 0.08
+_CLOSED_SHARE, _OPEN_SHARE, _WARM_SHARE_OF_TIME = 0.7, 0.1, 0.07
 # A first call that takes as much longer than the second has waited for its adapter.
 _COLD = 1.2
 
 
-def cells_of(seats: int, long: int, adapters: int) -> list[Cell]:
-    """Return the cells for a replica with so many seats, and adapters that fit together. long: the longest prompt"""
+def cells_of(seats: int, long: int, alone: int, adapters: int) -> list[Cell]:
+    """Return the cells for a replica with so many seats, and adapters that fit together.
+
+    long, alone: the longest prompts, of many clients and of a single one, who can afford longer ones
+    """
     some, half = max(2, seats // 4), max(2, seats // 2)
     cells = [
-        Cell(1, 16, 24),
-        Cell(1, long, 4),
-        Cell(seats, 16, 24),
+        Cell(1, 16, 16),
+        Cell(1, alone, 4),
+        Cell(seats, 16, 10),
         Cell(some, long // 2, 12),
-        Cell(half, long, 16),
-        Cell(max(2, 3 * seats // 8), long // 4, 16, held=True),
-        Cell(seats, long // 3, 10, held=True),
+        Cell(half, long, 8),
+        Cell(max(2, 3 * seats // 8), long // 4, 12, held=True),
+        Cell(max(2, 3 * seats // 4), long // 3, 10, held=True),
     ]
     if adapters:
         cells += [
-            Cell(1, 16, 24, min(2, adapters)),
-            Cell(seats, 16, 24, min(seats, adapters)),
+            Cell(1, alone // 2, 16, min(2, adapters)),
+            Cell(seats, 16, 10, min(seats, adapters)),
             Cell(some, long // 2, 12, min(2, adapters)),
-            Cell(half, long // 4, 16, min(half, adapters), held=True),
+            Cell(half, long // 4, 12, min(half, adapters), held=True),
         ]
     return cells
 
@@ -81,23 +84,22 @@ class _Calibration:
     def profile(self) -> Profile:
         """Measure, fit, and return the profile."""
         usable = self._warm()
-        sizes, ranks = self.facts.replica, _ranks(self.remote.facts())
-        longest = min(self.facts.model.max_len, sizes.blocks * sizes.block_size // sizes.max_num_seqs) - 64
-        seats = min(sizes.max_num_seqs, _MOST_CLIENTS)
-        long = max(_SHORTEST, min(_LONGEST, longest // 2, self._affordable(seats)))
-        ran = self._closed(cells_of(seats, long, usable))
+        ranks = _ranks(self.remote.facts())
+        seats, most = min(self.facts.replica.max_num_seqs, _MOST_CLIENTS), self._affordable()
+        long, alone = self._longest(max(2, seats // 2), most), self._longest(1, most)
+        ran = self._closed(cells_of(seats, long, alone, usable))
         draft = _draft(self.facts, tuple(sorted(self.loads)[:LOADS_KEPT]))
         fitting = Fitting(draft, ranks)
         model, way = fitting.fit([one for one in ran if not one.cell.held])
         off = fitting.errors([one for one in ran if one.cell.held], model, way)
-        off += self._open(fitting.profile(model, way), ranks, usable, long)
+        off += self._open(fitting.profile(model, way), ranks, usable, alone)
         median, p90 = float(np.median(off)), float(np.percentile(off, 90))
         check_error(median, "figures of cells", ": the machine was too busy, or others use the replica")
         model, way = fitting.fit(ran)
         made = msgspec.structs.replace(
             fitting.profile(model, way),
             residuals=fitting.residuals(ran, model, way),
-            quality=Quality(steps=self.tokens, median=median, p90=p90),
+            quality=Quality(steps=self.tokens, median=median, p90=p90, drift=fitting.drift(ran)),
         )
         check(made, "the calibration")
         return made
@@ -121,36 +123,46 @@ class _Calibration:
             raise PlanRefused(8, "every adapter was resident already: start the replica anew, so that loads are timed")
         return usable
 
-    def _affordable(self, seats: int) -> int:
-        """Return the longest prompt with which the cell that computes most fits its share of the time."""
+    def _affordable(self) -> int:
+        """Return the tokens of prompts that a pass of a cell has time for."""
         took = min(call.tokens[0] - call.sent for call in self._run([_single(None, _PROBE)] * 3, 1))
         each = _CLOSED_SHARE * self.seconds / (_PASSES * _CELLS)
-        return round(each * _PROBE / took / Cell(max(2, seats // 2), 1, 1).least)
+        return round(each * _PROBE / took)
+
+    def _longest(self, clients: int, affordable: int) -> int:
+        """Return the longest prompt of a cell: as time, context and the pool have room, for all clients at once."""
+        pool = self.facts.replica.blocks * self.facts.replica.block_size // clients
+        room = (min(self.facts.model.max_len, pool) - 64) // 2
+        return max(_SHORTEST, min(_LONGEST, room, affordable // Cell(clients, 1, 1).least))
 
     def _closed(self, cells: Sequence[Cell]) -> list[Measured]:
-        """Run all cells, twice as far as time allows: in a slow minute not all of one cell is slow."""
+        """Run all cells, and again as often as time allows: in a slow minute not all of one cell is slow."""
         each = _CLOSED_SHARE * self.seconds / (_PASSES * len(cells))
+        until = self.began + self.seconds * (_CLOSED_SHARE + _WARM_SHARE_OF_TIME)
         found: list[Measured] = []
+        took: list[float] = []
         for number in range(_PASSES):
             for place, cell in enumerate(cells):
-                if time.perf_counter() - self.began > self.seconds * (_CLOSED_SHARE + _WARM_SHARE_OF_TIME):
-                    if number == 0:
-                        raise PlanRefused(8, f"{place} of {len(cells)} cells were run: give it more time (--seconds)")
-                    return found
+                began = time.perf_counter()
                 if number == 0:
+                    if began > until:
+                        raise PlanRefused(8, f"{place} of {len(cells)} cells were run: give it more time (--seconds)")
                     arrivals = cell.arrivals(2 * cell.least)
                     calls = self._run(arrivals, cell.clients, least=cell.least, seconds=each)
                     found.append(Measured(cell, arrivals[: len(calls)], [calls]))
+                    took.append(time.perf_counter() - began)
+                elif began + took[place] > until:
+                    return found
                 else:
                     found[place].passes.append(self._run(found[place].arrivals, cell.clients))
                 self.progress(number * len(cells) + place + 1, _PASSES * len(cells) + 1)
         return found
 
-    def _open(self, profile: Profile, ranks: Mapping[str, float], adapters: int, long: int) -> list[float]:
+    def _open(self, profile: Profile, ranks: Mapping[str, float], adapters: int, alone: int) -> list[float]:
         """Predict an open loop and run it; return the errors of its figures."""
         samples = (
-            Sample(latency_class="standard", prompt=long // 4, output=12, weight=2),
-            Sample(latency_class="standard", prompt=long // 2, output=6),
+            Sample(latency_class="standard", prompt=alone // 4, output=12, weight=2),
+            Sample(latency_class="standard", prompt=alone // 2, output=6),
         )
         workload = msgspec.structs.replace(workload_of(adapters, ranks), samples=samples, base_share=0.3)
         scene = Scene(profile, workload)

@@ -22,6 +22,9 @@ from serving.steps import StepPlan
 
 Array = npt.NDArray[np.float64]
 _SHORTEST_WAIT = 1e-3
+# One of so many clients may wait for the first token of its first call. All at once they would reach a simulated
+# replica in one step, and a real one in the order in which a client can write them.
+_STARTING = 8
 _MOST_TURNS = 200_000
 
 
@@ -63,8 +66,13 @@ class _Recorded(World):
         self.over.append(self.numbers.pop(sequence))
 
 
+def starting(clients: int) -> int:
+    """Return after how many other clients one starts: when the one that is as many before it has its first token."""
+    return max(1, clients // _STARTING)
+
+
 def run_closed(scene: Scene, arrivals: Seq[Arrival], clients: int, way: float) -> ClosedRun:
-    """Simulate calls by `clients`, who take them in order.
+    """Simulate calls by `clients`, who take them in order and start one after the other.
 
     arrivals: their times do not count; way: seconds from a client to the engine
     Raises PlanRefused where the replica does not come to an end.
@@ -73,15 +81,21 @@ def run_closed(scene: Scene, arrivals: Seq[Arrival], clients: int, way: float) -
     replica, sent = world.replica, dict[int, float]()
     coming: list[tuple[float, int]] = []
     todo = iter(range(len(arrivals)))
+    first: list[int] = []  # calls of the clients that have started
+    before = starting(clients)
 
-    def send(now: float) -> None:
-        if (number := next(todo, None)) is not None:
-            sent[number] = now
-            heapq.heappush(coming, (now + way, number))
+    def send(number: int) -> None:
+        sent[number] = replica.now
+        heapq.heappush(coming, (replica.now + way, number))
 
-    for _ in range(clients):
-        send(0.0)
     for _ in range(_MOST_TURNS):
+        while (
+            len(first) < clients
+            and (len(first) < before or first[-before] in world.tokens)
+            and (number := next(todo, None)) is not None
+        ):
+            first.append(number)
+            send(number)
         if not coming and not replica.busy:
             break
         if coming and (coming[0][0] <= replica.now or not replica.busy):
@@ -92,8 +106,8 @@ def run_closed(scene: Scene, arrivals: Seq[Arrival], clients: int, way: float) -
         plan = replica.turn()
         if not plan.chunks and not replica.in_flight:
             replica.advance(replica.now + _SHORTEST_WAIT)
-        for _ in world.over:
-            send(replica.now)
+        for number in itertools.islice(todo, len(world.over)):
+            send(number)
         world.over.clear()
     else:
         raise PlanRefused(8, "a simulated cell does not come to an end: the replica's limits cannot be")

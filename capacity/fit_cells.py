@@ -39,8 +39,8 @@ class Cell:
 
     @property
     def least(self) -> int:
-        """Return how many calls it takes: the first wave is not counted."""
-        return 2 * self.clients + 3
+        """Return how many calls it takes: the first of each client is not counted."""
+        return self.clients + max(4, self.clients // 2)
 
     def arrivals(self, count: int) -> list[Arrival]:
         """Return its calls; their outputs differ, so that waves do not stay together."""
@@ -66,9 +66,9 @@ class Measured:
     passes: list[list[TimedCall]]
 
     def figures(self) -> dict[str, float]:
-        """Return its figures in seconds: the geometric means over passes."""
+        """Return its figures in seconds: the medians over passes, so that no neighbour's minute is a figure."""
         found = [figures_of(calls, self.cell.clients) for calls in self.passes]
-        return {name: float(np.exp(np.mean([np.log(one[name].value) for one in found]))) for name in found[0]}
+        return {name: float(np.median([one[name].value for one in found])) for name in found[0]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +117,19 @@ class Fitting:
             said = figures_of(self._simulate(one, model, way).calls, one.cell.clients)
             found += [abs(said[name].value / value - 1) for name, value in one.figures().items()]
         return found
+
+    @staticmethod
+    def drift(ran: Sequence[Measured]) -> float:
+        """Return how far the pass farthest from what is fitted is from it, in the median of its cells; 0 where no cell
+        was run twice."""
+        logs: dict[int, list[float]] = {}
+        for one in ran:
+            if len(one.passes) > 1:
+                usual = one.figures()["all"]
+                for number, calls in enumerate(one.passes):
+                    took = figures_of(calls, one.cell.clients)["all"].value
+                    logs.setdefault(number, []).append(np.log(took / usual))
+        return max((abs(float(np.expm1(np.median(one)))) for one in logs.values()), default=0.0)
 
     def residuals(self, ran: Sequence[Measured], model: StepModel, way: float) -> tuple[float, ...]:
         """Return log(measured / predicted) of single steps, ascending: those of one client are seen one by one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeVar
@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import httpx
 import msgspec
 
+from capacity.closed_loop import starting
 from capacity.errors import PlanRefused
 from capacity.profile import Machine, Model, Replica
 from capacity.runs import TimedCall
@@ -61,6 +62,9 @@ class _Card(msgspec.Struct):
 
 class _Cards(msgspec.Struct):
     data: list[_Card]
+
+
+def _nothing() -> None: ...
 
 
 _EVENTS = msgspec.json.Decoder(_Event)
@@ -118,21 +122,30 @@ class Remote:
     def closed(
         self, calls: Sequence[RemoteCall], clients: int, *, least: int = 0, seconds: float = float("inf")
     ) -> list[TimedCall]:
-        """Send calls by `clients` that each wait for their answer, and return what became of each, in order.
+        """Send calls by `clients` that each wait for their answer, and return what became of each, in order. The
+        clients start one after the other, as those of `closed_loop.run_closed` do.
 
         After `seconds` no call begins any more, once `least` have: the first calls are returned, as many as began.
         """
         found: dict[int, TimedCall] = {}
         todo = iter(range(len(calls)))
         until = time.perf_counter() + seconds
+        before = starting(clients)
+        clients = min(clients, len(calls))
+        begun = [asyncio.Event() for _ in range(clients)]  # those whose first call has a token
 
-        async def client() -> None:
-            for number in todo:
-                if number >= least and time.perf_counter() > until:
-                    return
-                found[number] = await self._send(calls[number])
+        async def client(place: int) -> None:
+            if place >= before:
+                await begun[place - before].wait()
+            try:
+                for number in todo:
+                    if number >= least and time.perf_counter() > until:
+                        return
+                    found[number] = await self._send(calls[number], begun[place].set)
+            finally:
+                begun[place].set()
 
-        self._run(_all(client() for _ in range(min(clients, len(calls)))))
+        self._run(_all(map(client, range(clients))))
         whole = next((number for number in range(len(calls)) if number not in found), len(calls))
         return [_served(found[number], self.url) for number in range(whole)]
 
@@ -147,7 +160,7 @@ class Remote:
         began = time.perf_counter()
         return self._run(_all(send(*pair) for pair in zip(calls, at, strict=True)))
 
-    async def _send(self, call: RemoteCall) -> TimedCall:
+    async def _send(self, call: RemoteCall, begun: Callable[[], object] = _nothing) -> TimedCall:
         body = {
             "model": call.model,
             "prompt": list(call.prompt),
@@ -171,7 +184,7 @@ class Remote:
                 if answer.status_code != 200:
                     await answer.aread()
                     raise _refusal(answer, self.url)
-                await _read_tokens(answer, timed, self.url)
+                await _read_tokens(answer, timed, self.url, begun)
         except httpx.HTTPError as error:
             raise PlanRefused(
                 8, f"the replica at {self.url} stopped in the middle of a cell: {_words(error)}"
@@ -203,8 +216,8 @@ async def _all(parts: Iterable[Coroutine[Any, Any, _Found]]) -> list[_Found]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _read_tokens(answer: httpx.Response, timed: TimedCall, url: str) -> None:
-    """Note the time of each token of a stream of events."""
+async def _read_tokens(answer: httpx.Response, timed: TimedCall, url: str, begun: Callable[[], object]) -> None:
+    """Note the time of each token of a stream of events. begun: is called with the first"""
     rest = b""
     async for part in answer.aiter_raw():
         now = time.perf_counter()
@@ -216,6 +229,8 @@ async def _read_tokens(answer: httpx.Response, timed: TimedCall, url: str) -> No
                 event = _event(line[6:], url)
                 for choice in event.choices:
                     timed.tokens += [now] * len(choice.token_ids)
+        if timed.tokens:
+            begun()
 
 
 def _event(data: bytes, url: str) -> _Event:

@@ -45,6 +45,7 @@ async def test_a_replica_tells_its_sizes_and_every_token_is_timed(tiny: Tiny) ->
             closed = remote.closed(calls, 3)
             assert [len(one.tokens) for one in closed] == [5] * 9
             assert all(one.tokens == sorted(one.tokens) and one.tokens[0] > one.sent for one in closed)
+            assert closed[1].sent >= closed[0].tokens[0], "clients start one after the other"
             assert sum(remote.facts().resident.values()) == 2
             begun = remote.closed(calls, 3, least=4, seconds=0.0)
             assert 4 <= len(begun) < 9
