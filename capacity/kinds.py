@@ -22,6 +22,7 @@ from capacity.profile import CARRIED_ERROR, Profile
 from capacity.results import MemoryBudget, OperatingPoint, Source
 from capacity.search import KeptRuns, operating_point
 from capacity.simulate import Scene
+from capacity.sketch import sketched
 from capacity.steps import Probes, transfer
 from capacity.terms import Terms
 from capacity.workload import Workload
@@ -110,10 +111,13 @@ def kind_of(
             f"the catalogue, and good to a factor of {UNTOUCHED}. Rent one for an hour and calibrate."
         )
     scene, runs = Scene(profile, workload), KeptRuns()
-    # A sketch has too few calls for four replicas, and chooses by the promise alone.
-    counts = (1, 2, 4) if sure and measured is not None else (1, 2)
-    near = sketch.point.mu[1] if sketch is not None else None
-    point = operating_point(scene, effort, replicas=counts, near=near, runs=runs)
+    if sure:
+        counts = (1, 2, 4) if measured is not None else (1, 2)
+        near = sketch.point.mu[1] if sketch is not None else None
+        point = operating_point(scene, effort, replicas=counts, near=near, runs=runs)
+    else:
+        # A sketch has too few calls for four replicas, and chooses by the promise alone.
+        point = sketched(scene, effort, replicas=(1, 2))
     lesser = {
         one: msgspec.structs.replace(promise, ttft=promise.ttft * terms.degraded, tpot=promise.tpot * terms.degraded)
         for one, promise in workload.promises.items()

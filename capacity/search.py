@@ -35,7 +35,7 @@ from capacity.simulate import WARM_SHARE, Scene, run
 PRECISION = 0.03
 # Beside a rate that is known roughly, the first step; each further one in the same direction is its square.
 _NEAR = 1.06
-_LEAST_LOAD = 0.05
+LEAST_LOAD = 0.05
 # Runs → shares of the misses that the promise allows: with at most the first in every run, a rate holds at first sight;
 # with more than the second in the mean it fails. More runs than two are judged as two.
 _FIRST_SIGHT = {1: (0.1, 2.0), 2: (2 / 3, 1.0)}
@@ -142,10 +142,10 @@ class _Search:
             best, failed = self._held[-1] if self._held else None, self._failed
             if best is None:
                 assert failed is not None
-                if failed.rate <= _LEAST_LOAD * capacity:
+                if failed.rate <= LEAST_LOAD * capacity:
                     reason = why(failed, workload)
                     raise PlanRefused(10, f"no rate keeps the promise, not even a twentieth of the highest. {reason}")
-                self._try(max(_LEAST_LOAD * capacity, failed.rate * down))
+                self._try(max(LEAST_LOAD * capacity, failed.rate * down))
                 down = max(0.6, down * down)
             elif failed is None and best.rate < capacity:
                 self._try(min(up * best.rate, capacity))
