@@ -116,8 +116,7 @@ def kind_of(
         near = sketch.point.mu[1] if sketch is not None else None
         point = operating_point(scene, effort, replicas=counts, near=near, runs=runs)
     else:
-        # A sketch has too few calls for four replicas, and chooses by the promise alone.
-        point = sketched(scene, effort, replicas=(1, 2))
+        point = sketched(scene, effort)  # it chooses by the promise alone
     lesser = {
         one: msgspec.structs.replace(promise, ttft=promise.ttft * terms.degraded, tpot=promise.tpot * terms.degraded)
         for one, promise in workload.promises.items()

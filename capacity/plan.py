@@ -176,7 +176,7 @@ def _simulated(
             inputs.profiles.get(base.base, {}),
             base.workload,
             inputs.terms,
-            inputs.effort if sure else inputs.effort.sketch(),
+            inputs.effort,
             sure,
             base.kinds.get(name),
         )

@@ -1,15 +1,15 @@
 """A sketch of step 10: about where the promise breaks, for a choice among accelerators.
 
-A bound that a few hundred calls prove is too careful, and whether they keep the promise at one rate is luck. So rates
-are tried from the highest downwards, misses are taken to grow with the rate (isotonic regression over all that was
-tried), and the rate is returned at which as many calls miss as at rates that full effort proves.
+A bound that a few runs prove is too careful, and whether they keep the promise at one rate is luck. So rates are tried
+from the highest downwards, misses are taken to grow with the rate (isotonic regression over all that was tried), and
+the rate is returned at which as many calls miss as at rates that full effort proves. Runs are as long as those of a
+proof: in shorter ones queues have no time to grow.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 from scipy.optimize import isotonic_regression
@@ -21,50 +21,38 @@ from capacity.search import LEAST_LOAD, KeptRuns
 from capacity.simulate import Scene
 
 # Each rate is this share of the one before; rates are tried until so many hold.
-_STEP, _ENOUGH = 0.9, 2
+_STEP, _ENOUGH = 0.85, 2
+_SEEDS = 2
 # Share of the misses that the promise allows: the highest rates that 4,000 calls prove have 40 to 60 %.
 _MISSES = 0.55
 # A rate whose first run has so many times the allowed misses, or so few, is far from the cliff.
 _ABOVE, _BELOW = 3.0, 0.1
-# Several replicas share their queues' luck, and bear at most this much more each than one alone.
-_POOLED = 1.25
 
 
-def sketched(
-    scene: Scene, effort: Effort, *, replicas: Sequence[int] = (1,), progress: Progress = quiet
-) -> OperatingPoint:
-    """Return about what `search.operating_point` would, for a fraction of its effort; `points` are of the next lower
-    rates that were simulated.
+def sketched(scene: Scene, effort: Effort, *, progress: Progress = quiet) -> OperatingPoint:
+    """Return about what `search.operating_point` would for one replica, for a fraction of its effort; `points` has the
+    next lower rate that was simulated.
 
     Raises PlanRefused where not even a twentieth of the highest rate keeps the promise.
     """
-    runs, each = KeptRuns(), math.inf
-    mu: dict[int, float] = {}
-    points: dict[int, CurvePoint] = {}
-    fails: dict[int, str] = {}
-    for count in replicas:
-        several = replace(scene, replicas=count)
-        capacity = runs.highest(several, effort)
-        tried = _tried(several, effort, runs, capacity, min(capacity, _POOLED * each * count), progress)
-        mu[count], points[count], fails[count] = _crossing(several, tried)
-        each = mu[count] / count
+    runs = KeptRuns()
+    tried = _tried(scene, effort, runs, runs.highest(scene, effort), progress)
+    rate, chosen, fails = _crossing(scene, tried)
     source = Source.TRANSFERRED if scene.profile.transferred else Source.SIMULATED
-    return OperatingPoint(mu=mu, points=points, next_fails=fails, source=source)
+    return OperatingPoint(mu={1: rate}, points={1: chosen}, next_fails={1: fails}, source=source)
 
 
-def _tried(
-    scene: Scene, effort: Effort, runs: KeptRuns, capacity: float, rate: float, progress: Progress
-) -> list[CurvePoint]:
-    """Return the points that were simulated, ascending, from `rate` downwards until some hold."""
+def _tried(scene: Scene, effort: Effort, runs: KeptRuns, capacity: float, progress: Progress) -> list[CurvePoint]:
+    """Return the points that were simulated, ascending, from the highest rate downwards until some hold."""
     calls, allowed = math.ceil(effort.requests / effort.seeds), 1 - scene.workload.alpha
     found: list[CurvePoint] = []
-    holding = 0
+    rate, holding = capacity, 0
     while holding < _ENOUGH and rate > LEAST_LOAD * capacity:
         results = [runs.run(scene, rate, calls, effort.first_seed)]
         first = 1 - results[0].attainment(scene.workload)
         clear = first > _ABOVE * allowed or (first <= _BELOW * allowed and results[0].backlog <= MOST_BACKLOG)
         if not clear:
-            results += [runs.run(scene, rate, calls, effort.first_seed + more) for more in range(1, effort.seeds)]
+            results += [runs.run(scene, rate, calls, effort.first_seed + more) for more in range(1, _SEEDS)]
         found.insert(0, point(results, scene.workload, rate, capacity))
         missed = _missed(found[0])
         holding = _ENOUGH if missed <= _BELOW * allowed else holding + 1 if missed <= _MISSES * allowed else 0
