@@ -35,6 +35,7 @@ class Measured:
     reads: list[float] = field(default_factory=list)
     gemms: list[float] = field(default_factory=list)
     cells: list[list[dict[str, Any]]] = field(default_factory=list)
+    references: list[tuple[int, StepWork, float]] = field(default_factory=list)
 
 
 def take(lines: Iterable[Mapping[str, Any]], progress: Progress = lambda done, of: None) -> Measured:
@@ -56,6 +57,9 @@ def _take(found: Measured, kind: str, rest: dict[str, Any], progress: Progress) 
         found.passes.append(int(rest.pop("pass")))
         found.seconds.append(float(rest.pop("seconds")))
         found.works.append(StepWork(**rest))
+    elif kind == "reference":
+        place, seconds = int(rest.pop("pass")), float(rest.pop("seconds"))
+        found.references.append((place, StepWork(**rest), seconds))
     elif kind == "load":
         found.loads.append((float(rest["seconds"]), float(rest["computed"]), float(rest["paused"])))
     elif kind == "probe":

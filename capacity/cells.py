@@ -64,12 +64,16 @@ class Prediction:
         return replace(self, intervals={name: one for name, one in self.intervals.items() if name not in unseen})
 
 
-def predict(scene: Scene, arrivals: Sequence[Arrival]) -> Prediction:
-    """Simulate a trace. The interval spans the seeds of the noise and steps that are off by as much as the fit was."""
+def predict(scene: Scene, arrivals: Sequence[Arrival], beside: Sequence[float] = ()) -> Prediction:
+    """Simulate a trace. The interval spans the seeds of the noise and steps that are off by as much as the fit was.
+
+    beside: how many times as long as usual reference steps took before and after the run, where that was measured: the
+        interval reaches so far
+    """
     error = scene.profile.error
     runs = [figures(replay(scene, arrivals, seed)).as_dict() for seed in SEEDS]
     middle = Figures(**{name: float(np.mean([run[name] for run in runs])) for name in runs[0]})
-    for factor in (1 / (1 + error), 1 + error):
+    for factor in (min([1.0, *beside]) / (1 + error), max([1.0, *beside]) * (1 + error)):
         scaled = {name: factor for name in scene.steps.coefficients if name not in SHARES}
         other = replace(scene, model=scene.steps.scaled(scaled))
         runs += [figures(replay(other, arrivals, seed)).as_dict() for seed in SEEDS]

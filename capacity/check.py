@@ -1,7 +1,13 @@
-"""The check of a profile: fresh cells, predicted first, then run; each figure beside its interval."""
+"""The check of a profile: fresh cells, predicted and run; each figure beside its interval.
+
+A prediction knows nothing of its run but how fast the machine was before and after it, by steps that are always the
+same.
+"""
 
 from __future__ import annotations
 
+import itertools
+import statistics
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,8 +15,9 @@ from pathlib import Path
 from typing import Protocol
 
 import msgspec
+import numpy as np
 
-from capacity.calibrate import take
+from capacity.calibrate import Measured, take
 from capacity.cells import Figures, Prediction, figures, line_of, measured, predict
 from capacity.child import lines_of
 from capacity.errors import PlanRefused
@@ -30,7 +37,10 @@ _LEAST_CALLS, _MOST_CALLS = 40, 400
 
 @dataclass(frozen=True, slots=True)
 class CheckedCell:
-    """One cell. load: its rate as a share of the highest; adapters: of its workload"""
+    """One cell. load: its rate as a share of the highest; adapters: of its workload
+
+    beside: how many times as long as in the middle of the check reference steps took before and after it
+    """
 
     load: float
     rate: float
@@ -38,6 +48,7 @@ class CheckedCell:
     calls: int
     prediction: Prediction
     truth: Figures
+    beside: tuple[float, float] = (1.0, 1.0)
 
     def covered(self) -> dict[str, bool]:
         """Return for each figure whether its interval held the truth."""
@@ -73,6 +84,17 @@ class Asked:
     arrivals: list[Arrival]
 
 
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """Cells that were run.
+
+    beside: how many times as long as the profile says reference steps took, before each cell and after the last
+    """
+
+    results: list[RunResult]
+    beside: list[float]
+
+
 class Engine(Protocol):
     """An engine that runs cells. most_adapters: as many as it has, None: any number; unseen: figures it cannot tell"""
 
@@ -82,7 +104,7 @@ class Engine(Protocol):
     @property
     def unseen(self) -> frozenset[str]: ...
 
-    def run(self, profile: Profile, asked: Sequence[Asked], *, seconds: float) -> list[RunResult]:
+    def run(self, profile: Profile, asked: Sequence[Asked], *, seconds: float) -> Ran:
         """Run cells of about `seconds` each. Raises PlanRefused where it is another model than the profile's."""
         ...
 
@@ -95,7 +117,7 @@ class StartedEngine:
     most_adapters: None = None
     unseen: frozenset[str] = frozenset()
 
-    def run(self, profile: Profile, asked: Sequence[Asked], *, seconds: float) -> list[RunResult]:
+    def run(self, profile: Profile, asked: Sequence[Asked], *, seconds: float) -> Ran:
         """Run cells in one process. Raises PlanRefused."""
         return run_cells(profile, asked, self.flags, seconds=seconds)
 
@@ -137,25 +159,26 @@ def check(
     seed: int = 100,
     progress: Progress = quiet,
 ) -> CheckResult:
-    """Predict fresh cells, run them on a real engine, and compare. Raises PlanRefused."""
+    """Run fresh cells on a real engine and compare them with their predictions. Raises PlanRefused."""
     if not 1 <= count <= 60 or not 1 <= seconds <= 600:
         raise PlanRefused(8, "1 to 60 cells of 1 to 600 seconds each")
     asked = cells_of(profile, workload, count=count, seconds=seconds, seed=seed, most_adapters=engine.most_adapters)
-    said = []
-    for one in asked:
-        progress(f"predicting load {one.load:.2f}, {one.scene.workload.adapters} adapters, {len(one.arrivals)} calls")
-        said.append(predict(one.scene, one.arrivals).without(engine.unseen))
     progress(f"running {count} cells on the engine")
-    results = engine.run(profile, asked, seconds=seconds)
-    cells = tuple(
-        CheckedCell(one.load, one.rate, one.scene.workload.adapters, len(one.arrivals), prediction, figures(truth))
-        for one, prediction, truth in zip(asked, said, results, strict=True)
-    )
+    ran = engine.run(profile, asked, seconds=seconds)
+    cells = []
+    # A machine that is always slower than its profile is another one, and no neighbour's minute: that is not excused.
+    usual = statistics.median(ran.beside)
+    swings = itertools.pairwise(one / usual for one in ran.beside)
+    for one, truth, beside in zip(asked, ran.results, swings, strict=True):
+        adapters, calls = one.scene.workload.adapters, len(one.arrivals)
+        progress(f"predicting load {one.load:.2f}, {adapters} adapters, {calls} calls")
+        said = predict(one.scene, one.arrivals, beside).without(engine.unseen)
+        cells.append(CheckedCell(one.load, one.rate, adapters, calls, said, figures(truth), beside))
     held = [each for cell in cells for each in cell.covered().values()]
-    return CheckResult(cells, sum(held) / len(held))
+    return CheckResult(tuple(cells), sum(held) / len(held))
 
 
-def run_cells(profile: Profile, asked: Sequence[Asked], flags: Sequence[str], *, seconds: float) -> list[RunResult]:
+def run_cells(profile: Profile, asked: Sequence[Asked], flags: Sequence[str], *, seconds: float) -> Ran:
     """Run cells on a real engine, one after the other, in one process. Raises PlanRefused where it fails, or is
     another model than the profile's.
 
@@ -174,4 +197,14 @@ def run_cells(profile: Profile, asked: Sequence[Asked], flags: Sequence[str], *,
         raise PlanRefused(8, f"the engine serves {other[:12]}, the profile is of {profile.model.fingerprint[:12]}")
     if len(found.cells) != len(asked):
         raise PlanRefused(8, f"the engine's process ran {len(found.cells)} of {len(asked)} cells")
-    return [measured(calls, one.arrivals, WARM_SHARE) for calls, one in zip(found.cells, asked, strict=True)]
+    results = [measured(calls, one.arrivals, WARM_SHARE) for calls, one in zip(found.cells, asked, strict=True)]
+    return Ran(results, [_longer(profile, found, place) for place in range(len(asked) + 1)])
+
+
+def _longer(profile: Profile, found: Measured, place: int) -> float:
+    """Return how many times as long as the profile says the reference steps took, in the median."""
+    steps = [(work, seconds) for at, work, seconds in found.references if at == place]
+    if not steps:
+        raise PlanRefused(8, "the engine's process ran no reference steps")
+    said = profile.steps.predict([work for work, _ in steps])
+    return float(np.median(np.array([seconds for _, seconds in steps]) / said))

@@ -6,14 +6,17 @@ import random
 from collections.abc import Sequence
 
 from capacity.cells import measured, prompt_tokens
-from capacity.check import Asked
+from capacity.check import Asked, Ran
+from capacity.closed_loop import figures_of, run_closed
 from capacity.errors import PlanRefused
+from capacity.fit_cells import Cell, workload_of
 from capacity.profile import Profile
 from capacity.remote import PROMPTS, Remote, RemoteCall
 from capacity.runs import RunResult
-from capacity.simulate import WARM_SHARE
+from capacity.simulate import WARM_SHARE, Scene
 from capacity.workload import Arrival
 
+_REFERENCE = Cell(1, 16, 16)
 _WARM = Arrival(0.0, "standard", 16, 0, 1, None)
 
 
@@ -44,10 +47,24 @@ class RemoteEngine:
         """Return how many adapters the replica lists."""
         return len(self._names)
 
-    def run(self, profile: Profile, asked: Sequence[Asked], *, seconds: float) -> list[RunResult]:
+    def run(self, profile: Profile, asked: Sequence[Asked], *, seconds: float) -> Ran:
         """Run cells one after the other. Raises PlanRefused."""
+        ran = Ran([], [])
         with Remote(self._url) as remote:
-            return [self._cell(remote, one, profile.replica.slots) for one in asked]
+            for one in asked:
+                ran.beside.append(self._longer(remote, profile))
+                ran.results.append(self._cell(remote, one, profile.replica.slots))
+            ran.beside.append(self._longer(remote, profile))
+        return ran
+
+    def _longer(self, remote: Remote, profile: Profile) -> float:
+        """Return how many times as long as the profile says one client waits from token to token."""
+        arrivals = _REFERENCE.arrivals(_REFERENCE.least)
+        scene = Scene(profile, workload_of(0, {"16": 1.0}), noise=False)
+        said = run_closed(scene, arrivals, 1, profile.http_seconds).calls
+        calls = remote.closed([self._call(one, self._base) for one in arrivals], 1)
+        seen, expected = (figures_of(calls, 1)["middle"].value for calls in (calls, said))
+        return seen / expected
 
     def _cell(self, remote: Remote, asked: Asked, slots: int) -> RunResult:
         warm = range(min(slots, asked.scene.workload.adapters))

@@ -49,7 +49,7 @@ class Effort:
             raise PlanRefused(10, "an interval needs at least two seeds and ten requests each")
 
     def sketch(self) -> Effort:
-        """Return the effort that a choice or a picture needs."""
+        """Return the effort that a picture needs."""
         return Effort(min(3, self.seeds), min(SKETCH_REQUESTS, self.requests), self.first_seed)
 
     @property

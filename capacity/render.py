@@ -59,17 +59,24 @@ def check_markdown(result: CheckResult) -> str:
         f"{100 * result.covered:.0f} % of the figures lie within their intervals: "
         f"{'the profile holds' if result.fine else 'the profile does not hold'}.",
         "",
-        "| load | adapters | calls | figure | predicted | interval | run | off |",
-        "|---|---|---|---|---|---|---|---|",
+        "| load | adapters | calls | steps took | figure | predicted | interval | run | off |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for cell in result.cells:
         truth, errors, held = cell.truth.as_dict(), cell.errors(), cell.covered()
+        least, most = sorted(cell.beside)
         for name, interval in cell.prediction.intervals.items():
             off = f"{100 * errors[name]:.0f} %" if name in errors else "–"
+            off += "" if held[name] else " ✗"
             lines.append(
-                f"| {cell.load:.2f} | {cell.adapters} | {cell.calls} | {name} | {interval.value:.4g} "
-                f"| {interval.low:.4g}–{interval.high:.4g} | {truth[name]:.4g} | {off}{'' if held[name] else ' ✗'} |"
+                f"| {cell.load:.2f} | {cell.adapters} | {cell.calls} | {least:.2f}–{most:.2f} × | {name} "
+                f"| {interval.value:.4g} | {interval.low:.4g}–{interval.high:.4g} | {truth[name]:.4g} | {off} |"
             )
+    lines += [
+        "",
+        "*steps took*: how many times as long as usual a few steps that are always the same took before and after the "
+        "cell. Intervals reach so far, so where neighbours come and go they are wide.",
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 
 from capacity.errors import PlanRefused
-from capacity.operating import MOST_BACKLOG, Effort, Progress, point, quiet, why
+from capacity.operating import MOST_BACKLOG, Effort, point, why
 from capacity.results import CurvePoint, OperatingPoint, Source
 from capacity.search import LEAST_LOAD, KeptRuns
 from capacity.simulate import Scene
@@ -29,20 +29,20 @@ _MISSES = 0.55
 _ABOVE, _BELOW = 3.0, 0.1
 
 
-def sketched(scene: Scene, effort: Effort, *, progress: Progress = quiet) -> OperatingPoint:
+def sketched(scene: Scene, effort: Effort) -> OperatingPoint:
     """Return about what `search.operating_point` would for one replica, for a fraction of its effort; `points` has the
     next lower rate that was simulated.
 
     Raises PlanRefused where not even a twentieth of the highest rate keeps the promise.
     """
     runs = KeptRuns()
-    tried = _tried(scene, effort, runs, runs.highest(scene, effort), progress)
+    tried = _tried(scene, effort, runs, runs.highest(scene, effort))
     rate, chosen, fails = _crossing(scene, tried)
     source = Source.TRANSFERRED if scene.profile.transferred else Source.SIMULATED
     return OperatingPoint(mu={1: rate}, points={1: chosen}, next_fails={1: fails}, source=source)
 
 
-def _tried(scene: Scene, effort: Effort, runs: KeptRuns, capacity: float, progress: Progress) -> list[CurvePoint]:
+def _tried(scene: Scene, effort: Effort, runs: KeptRuns, capacity: float) -> list[CurvePoint]:
     """Return the points that were simulated, ascending, from the highest rate downwards until some hold."""
     calls, allowed = math.ceil(effort.requests / effort.seeds), 1 - scene.workload.alpha
     found: list[CurvePoint] = []
@@ -56,7 +56,6 @@ def _tried(scene: Scene, effort: Effort, runs: KeptRuns, capacity: float, progre
         found.insert(0, point(results, scene.workload, rate, capacity))
         missed = _missed(found[0])
         holding = _ENOUGH if missed <= _BELOW * allowed else holding + 1 if missed <= _MISSES * allowed else 0
-        progress(f"{rate:.2f} requests/s: {100 * found[0].attainment.value:.1f} % within the promise")
         rate *= _STEP
     return found
 

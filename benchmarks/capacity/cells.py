@@ -60,7 +60,7 @@ def run_twice(
     profile: Profile, asked: Sequence[Asked], flags: Sequence[str], *, seconds: float
 ) -> list[tuple[RunResult, RunResult]]:
     """Run all cells, then all again, in one process."""
-    runs = run_cells(profile, [*asked, *asked], flags, seconds=seconds)
+    runs = run_cells(profile, [*asked, *asked], flags, seconds=seconds).results
     return list(zip(runs[: len(asked)], runs[len(asked) :], strict=True))
 
 

@@ -25,7 +25,7 @@ def highest(profile: Profile, flags: Sequence[str], seed: int) -> dict[str, Any]
     stated = operating_point(scene, Effort()).mu[1]
     ladder = [stated * factor for factor in _FACTORS]
     asked = [Asked(scene, 0.0, rate, draw(WORKLOAD, rate, _CALLS, seed)) for rate in ladder]
-    runs = run_cells(profile, asked, flags, seconds=_CALLS / ladder[0])
+    runs = run_cells(profile, asked, flags, seconds=_CALLS / ladder[0]).results
     kept = [run.attainment(WORKLOAD) for run in runs]
     simulated = [replay(scene, one.arrivals, 1).attainment(WORKLOAD) for one in asked]
     return {

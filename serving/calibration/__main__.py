@@ -3,7 +3,8 @@
     python -m serving.calibration --model FOLDER [--seconds 90] [--own-clock] [--cells FILE] [flags of a replica]
 
 `capacity calibrate` starts it and fits what it prints. With --cells, each line of the file is a trace
-(`serving.calibration.cells.Cell`), and a line of what became of its calls is printed for each.
+(`serving.calibration.cells.Cell`), and a line of what became of its calls is printed for each; before each and after
+the last, reference steps tell how fast the machine is.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Calibration:
         base = Base.from_dir(config.model)
         clock = SkippingClock(own=options.own_clock)
         engine = build_engine(config, base, RandomAdapters(base.config), clock=clock)
-        self.number = 0
+        self.number, self.kind = 0, "step"
         self.silent = True
         with torch.inference_mode():
             self.driver = Driver(engine, clock, self._step)
@@ -62,11 +63,22 @@ class Calibration:
                 _print({"kind": "load", "seconds": took, "computed": computed, "paused": paused})
             grid.loads = []
 
-    def cells(self, file: Path) -> None:
-        """Run each line of a file as a cell."""
-        for line in file.read_bytes().splitlines():
+    def cells(self, file: Path, seed: int) -> None:
+        """Run each line of a file as a cell, with reference steps before each and after the last."""
+        self.silent, self.kind = True, "reference"
+        reference, lines = Grid(self.driver, self.ranks, seed), file.read_bytes().splitlines()
+        reference.reference()  # its shared prompt is computed, unseen
+        for self.number, line in enumerate(lines):
+            self._refer(reference)
             calls = run_cell(self.driver, msgspec.json.decode(line, type=Cell))
             _print({"kind": "cell", "calls": [dataclasses.asdict(call) for call in calls]})
+        self.number = len(lines)
+        self._refer(reference)
+
+    def _refer(self, reference: Grid) -> None:
+        self.silent = False
+        reference.reference()
+        self.silent = True
 
     def close(self) -> None:
         """Free the engine's memory."""
@@ -74,7 +86,7 @@ class Calibration:
 
     def _step(self, work: StepWork, seconds: float) -> None:
         if not self.silent:
-            _print({"kind": "step", "pass": self.number, "seconds": seconds} | dataclasses.asdict(work))
+            _print({"kind": self.kind, "pass": self.number, "seconds": seconds} | dataclasses.asdict(work))
 
 
 def _print(line: object) -> None:
@@ -100,7 +112,7 @@ def main() -> int:
             if options.cells is None or options.with_grid:
                 calibration.grid(options.seconds, options.seed)
             if options.cells is not None:
-                calibration.cells(options.cells)
+                calibration.cells(options.cells, options.seed)
             calibration.close()
     except (ConfigError, EngineError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -17,6 +17,7 @@ PROMPTS = (16, 32, 64, 96, 128, 192, 256, 384, 512, 1024, 2048)
 SHORT = 33  # two blocks and a token: all but one token of a prompt is found in the prefix cache
 DECODES = 5  # steps of a decode cell
 _FEW = 4
+_SMALL = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,9 @@ class Grid:
         self._cells = cells(
             planner.limits.max_num_seqs, planner.limits.max_batched_tokens, engine.max_model_len, self._slots
         )
+        # Every other small cell of the base alone.
+        plain = [cell for cell in self._cells if cell == Cell(decodes=cell.decodes) or cell == Cell(prompt=cell.prompt)]
+        self._reference = [cell for cell in plain if max(cell.decodes, cell.prompt) <= _SMALL][::2]
         self._left: list[Cell] = []
         self._rng = random.Random(seed)
         self._ids = itertools.count()
@@ -84,6 +88,11 @@ class Grid:
             self._run(cell)
             yield done, len(order)
         self._left = []
+
+    def reference(self) -> None:
+        """Run the same few cells as ever: how long their steps take tells how fast the machine is now."""
+        for cell in self._reference:
+            self._run(cell)
 
     def warm_up(self) -> None:
         """Load every adapter of the grid and compute its shared prompt."""

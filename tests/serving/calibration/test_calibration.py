@@ -63,6 +63,18 @@ def test_a_pass_times_every_kind_of_step_and_leaves_nothing_behind(driver: Drive
     assert not any(driver.engine.planner.drafts.drafted.values()), "a plan counts on no drafts"
 
 
+def test_reference_steps_are_the_same_each_time_and_need_no_adapter(driver: Driver) -> None:
+    grid = Grid(driver, (8, 16), seed=1)
+    grid.reference()
+    seen = []
+    for _ in range(2):
+        STEPS.clear()
+        grid.reference()
+        seen.append([work for work, _ in STEPS])
+    assert seen[0] == seen[1] and len({work.rows for work in seen[0]}) > 2
+    assert not any(work.adapters or work.loading for work in seen[0]) and not driver.busy
+
+
 def test_a_pass_that_time_cuts_short_is_gone_on_with(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     grid, ran = Grid(driver, (8, 16), seed=1), []
 
