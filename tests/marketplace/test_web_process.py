@@ -7,6 +7,8 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
+
 from devstack.state import REPOSITORY
 
 PROGRAM = """
@@ -23,15 +25,17 @@ print(json.dumps({"seconds": used.ru_utime + used.ru_stime, "megabytes": peak / 
 """
 
 
-STARTS = 3
+MOST_SECONDS, MOST_STARTS = 3, 6
 
 
+@pytest.mark.alone
 def test_the_web_process_imports_no_torch_and_starts_in_three_seconds_of_processor_time() -> None:
-    # Neighbours on the same cores make the same start up to half again as dear, never cheaper: the cheapest one counts.
-    starts = [_start() for _ in range(STARTS)]
-    assert all(start["heavy"] == [] for start in starts)
-    assert min(start["seconds"] for start in starts) < 3
-    assert max(start["megabytes"] for start in starts) < 200
+    # Neighbours on the same cores make the same start up to twice as dear, never cheaper: the cheapest one counts.
+    starts = [_start()]
+    while starts[-1]["seconds"] >= MOST_SECONDS and len(starts) < MOST_STARTS:
+        starts.append(_start())
+    assert min(start["seconds"] for start in starts) < MOST_SECONDS
+    assert all(start["heavy"] == [] and start["megabytes"] < 200 for start in starts)
 
 
 def _start() -> Any:
