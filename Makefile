@@ -71,10 +71,10 @@ REQUESTS ?= 10000
 exact: tools
 	@INTARSIA_EXACT_REQUESTS=$(REQUESTS) $(VENV_PYTHON) -m pytest -q -n 2 tests/serving/speculation/test_exact.py
 
-# Type checks use one core for a minute; installations wait for network and disk. Run together, they hide each other's time.
-# Processor time is longer beside other work: what measures it runs first, alone.
+# Processor time is longer beside other work: what measures it runs first, by itself.
 ALONE := tests/marketplace/test_web_process.py
+# Type checks use one core for a minute; installations wait for network and disk. Run together, they hide each other's time.
 test:
 	@+$(MAKE) --no-print-directory --jobs=5 lint agents browser triton kernels
-	@$(VENV_PYTHON) -m pytest -q -m alone $(ALONE)
-	@$(VENV_PYTHON) -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not alone"
+	@$(VENV_PYTHON) -m pytest -q $(ALONE)
+	@$(VENV_PYTHON) -m pytest -n 3 --dist loadfile --no-loadscope-reorder --ignore=$(ALONE)

@@ -149,6 +149,11 @@ def why(found: CurvePoint, workload: Workload) -> str:
     )
 
 
+def unkept(lowest: CurvePoint, workload: Workload) -> PlanRefused:
+    """Return the refusal of a workload whose lowest rate that was tried fails."""
+    return PlanRefused(10, f"no rate keeps the promise, not even a twentieth of the highest. {why(lowest, workload)}")
+
+
 def trap_table(scene: Scene, loads: Sequence[float], effort: Effort) -> list[tuple[float, float, float, float]]:
     """Return (load, busy share, attainment with Poisson arrivals, with cv 2) a row: why busy seconds are no load."""
     calm = replace(scene, workload=_bursts(scene.workload, 1.0))

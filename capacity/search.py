@@ -24,6 +24,7 @@ from capacity.operating import (
     interval,
     point,
     quiet,
+    unkept,
     why,
 )
 from capacity.profile import Profile, Replica
@@ -143,8 +144,7 @@ class _Search:
             if best is None:
                 assert failed is not None
                 if failed.rate <= LEAST_LOAD * capacity:
-                    reason = why(failed, workload)
-                    raise PlanRefused(10, f"no rate keeps the promise, not even a twentieth of the highest. {reason}")
+                    raise unkept(failed, workload)
                 self._try(max(LEAST_LOAD * capacity, failed.rate * down))
                 down = max(0.6, down * down)
             elif failed is None and best.rate < capacity:

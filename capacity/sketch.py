@@ -14,8 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.optimize import isotonic_regression
 
-from capacity.errors import PlanRefused
-from capacity.operating import MOST_BACKLOG, Effort, point, why
+from capacity.operating import MOST_BACKLOG, Effort, point, unkept, why
 from capacity.results import CurvePoint, OperatingPoint, Source
 from capacity.search import LEAST_LOAD, KeptRuns
 from capacity.simulate import Scene
@@ -66,10 +65,7 @@ def _crossing(scene: Scene, tried: Sequence[CurvePoint]) -> tuple[float, CurvePo
     misses = isotonic_regression([_missed(one) for one in tried], weights=[one.requests for one in tried]).x
     below = int(np.searchsorted(misses, allowed, side="right")) - 1
     if below < 0:
-        raise PlanRefused(
-            10,
-            f"no rate keeps the promise, not even a twentieth of the highest. {why(tried[0], scene.workload)}",
-        )
+        raise unkept(tried[0], scene.workload)
     chosen = tried[below]
     if below + 1 == len(tried):
         return chosen.rate, chosen, f"More than {chosen.rate:.2f} requests/s were not tried."

@@ -17,7 +17,7 @@ PROMPTS = (16, 32, 64, 96, 128, 192, 256, 384, 512, 1024, 2048)
 SHORT = 33  # two blocks and a token: all but one token of a prompt is found in the prefix cache
 DECODES = 5  # steps of a decode cell
 _FEW = 4
-_SMALL = 128
+_SMALL = 128  # sequences or prompt tokens of a reference cell, at most
 
 
 @dataclass(frozen=True, slots=True)

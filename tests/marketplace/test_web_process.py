@@ -7,8 +7,6 @@ import subprocess
 import sys
 from typing import Any
 
-import pytest
-
 from devstack.state import REPOSITORY
 
 PROGRAM = """
@@ -28,7 +26,6 @@ print(json.dumps({"seconds": used.ru_utime + used.ru_stime, "megabytes": peak / 
 MOST_SECONDS, MOST_STARTS = 3, 6
 
 
-@pytest.mark.alone
 def test_the_web_process_imports_no_torch_and_starts_in_three_seconds_of_processor_time() -> None:
     # Neighbours on the same cores make the same start up to twice as dear, never cheaper: the cheapest one counts.
     starts = [_start()]
