@@ -30,10 +30,16 @@ def curve_markdown(
             f"| {100 * one.hit:.1f} % | {100 * one.busy:.0f} % | {100 * one.refused:.1f} % |"
         )
     if found is not None:
-        lines += ["", "## Operating point", "", "| replicas | requests/s | load | within the promise, at least |"]
-        lines.append("|---|---|---|---|")
+        lines += ["", "## Operating point", ""]
+        lines.append(
+            "| replicas | requests/s | load | within the promise, at least | the promise breaks at, requests/s |"
+        )
+        lines.append("|---|---|---|---|---|")
         for count, chosen in found.points.items():
-            lines.append(f"| {count} | {chosen.rate:.2f} | {chosen.load:.2f} | {100 * chosen.attainment.low:.2f} % |")
+            broken = found.breaks.get(count)
+            breaks = "–" if broken is None else f"{broken.value:.2f} ({broken.low:.2f}–{broken.high:.2f})"
+            least = f"{100 * chosen.attainment.low:.2f} %"
+            lines.append(f"| {count} | {chosen.rate:.2f} | {chosen.load:.2f} | {least} | {breaks} |")
         lines += [""] + [f"- {count}: {reason}" for count, reason in found.next_fails.items()]
     return "\n".join(lines + steps_markdown(steps)) + "\n"
 

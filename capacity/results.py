@@ -105,12 +105,14 @@ class OperatingPoint:
     mu: replicas → requests per second of all of them together, the lower bound of whose attainment is ≥ α
     points: replicas → the chosen point
     next_fails: replicas → why the next rate fails, in one sentence
+    breaks: replicas → the requests per second at which attainment is α in the mean; empty where none was asked for
     settings: the engine's settings that were searched, by flag
     """
 
     mu: Mapping[int, float]
     points: Mapping[int, CurvePoint]
     next_fails: Mapping[int, str]
+    breaks: Mapping[int, Interval] = field(default_factory=dict)
     settings: Mapping[str, int] = field(default_factory=dict)
     source: Source = Source.SIMULATED
     warnings: tuple[str, ...] = ()

@@ -95,7 +95,7 @@ def operating_point(
     refused: PlanRefused | None = None
     found: dict[int, tuple[CurvePoint, str]] = {}
     for setting in settings:
-        candidate = replace(scene, profile=_with(scene.profile, setting), replicas=1)
+        candidate = replace(scene, profile=with_settings(scene.profile, setting), replicas=1)
         try:
             chosen = _Search(candidate, effort, runs, progress).result(near)
         except PlanRefused as error:
@@ -220,7 +220,8 @@ def _check_effort(effort: Effort, alpha: float) -> None:
         )
 
 
-def _with(profile: Profile, setting: Mapping[str, int]) -> Profile:
+def with_settings(profile: Profile, setting: Mapping[str, int]) -> Profile:
+    """Return a profile whose replica has these settings, such as {"max_num_seqs": 32}. Raises PlanRefused."""
     if setting.get("max_num_seqs", 0) > setting.get("max_batched_tokens", profile.replica.max_batched_tokens):
         raise PlanRefused(10, "max_batched_tokens must be at least max_num_seqs, or decodes would starve one another")
     unknown = setting.keys() - {"max_num_seqs", "max_batched_tokens", "blocks", "pages", "slots"}

@@ -1,36 +1,45 @@
-"""The highest rate within the promise, found by running the engine at rates around the one that a plan states."""
+"""The highest rate within the promise, found by running the engine at rates around the one at which it should break."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from benchmarks.capacity.cells import WORKLOAD
+from capacity.breaking import breaking_rate, crossing
 from capacity.check import Asked, run_cells
 from capacity.kinds import MEASURED
 from capacity.operating import Effort
 from capacity.profile import Profile
-from capacity.search import operating_point
+from capacity.search import KeptRuns, operating_point
 from capacity.simulate import Scene, replay
 from capacity.workload import draw
 
-_FACTORS = (0.8, 0.9, 1.0, 1.1, 1.2, 1.35)
-_CALLS = 300
+# From the stated rate the engine is run at the next higher or lower ones, until two neighbours differ in the promise.
+_STEP, _MOST_RATES = 1.1, 8
+_CALLS, _TRACES = 300, 2
 
 
 def highest(profile: Profile, flags: Sequence[str], seed: int) -> dict[str, Any]:
-    """Return the rate that a plan states with its interval, and where attainment falls below α on the engine; beside it
-    where it does when the same calls are simulated."""
-    scene = Scene(profile, WORKLOAD)
-    stated = operating_point(scene, Effort()).mu[1]
-    ladder = [stated * factor for factor in _FACTORS]
-    asked = [Asked(scene, 0.0, rate, draw(WORKLOAD, rate, _CALLS, seed)) for rate in ladder]
-    runs = run_cells(profile, asked, flags, seconds=_CALLS / ladder[0]).results
-    kept = [run.attainment(WORKLOAD) for run in runs]
-    simulated = [replay(scene, one.arrivals, 1).attainment(WORKLOAD) for one in asked]
+    """Return the rate that is proven, the one at which the promise should break with its interval, and where it breaks
+    on the engine; beside it where it does when the same calls are simulated."""
+    scene, effort, runs = Scene(profile, WORKLOAD), Effort(), KeptRuns()
+    proven = operating_point(scene, effort, runs=runs).points[1]
+    breaks = breaking_rate(scene, proven, effort, runs)
+    factor = max(MEASURED, 1 + profile.error)
+    ran: dict[float, tuple[float, float]] = {}  # rate → attainment on the engine, and of the same calls simulated
+    rate = breaks.value
+    while len(ran) < _MOST_RATES and len({kept >= WORKLOAD.alpha for kept, _ in ran.values()}) < 2:
+        ran[rate] = _kept(scene, rate, flags, seed)
+        rate = max(ran) * _STEP if ran[rate][0] >= WORKLOAD.alpha else min(ran) / _STEP
+    ladder = sorted(ran)
+    kept, simulated = ([ran[one][which] for one in ladder] for which in (0, 1))
     return {
-        "stated": stated,
-        "interval": [stated / MEASURED, stated * MEASURED],
+        "proven": proven.rate,
+        "stated": breaks.value,
+        "interval": [breaks.low / factor, breaks.high * factor],
         "ran": crossing(ladder, kept, WORKLOAD.alpha),
         "same calls simulated": crossing(ladder, simulated, WORKLOAD.alpha),
         "rates": ladder,
@@ -39,13 +48,10 @@ def highest(profile: Profile, flags: Sequence[str], seed: int) -> dict[str, Any]
     }
 
 
-def crossing(rates: Sequence[float], kept: Sequence[float], alpha: float) -> float:
-    """Return the rate at which attainment falls below α, between two rates along a line; the last where it never does,
-    the first where it is below from the beginning."""
-    for place, share in enumerate(kept):
-        if share < alpha:
-            if place == 0:
-                return rates[0]
-            sure = kept[place - 1]
-            return rates[place - 1] + (rates[place] - rates[place - 1]) * (sure - alpha) / (sure - share)
-    return rates[-1]
+def _kept(scene: Scene, rate: float, flags: Sequence[str], seed: int) -> tuple[float, float]:
+    """Return the attainment of some traces, on the engine and simulated."""
+    asked = [Asked(scene, 0.0, rate, draw(WORKLOAD, rate, _CALLS, seed + trace)) for trace in range(_TRACES)]
+    runs = run_cells(scene.profile, asked, flags, seconds=_CALLS / rate).results
+    simulated = [replay(scene, one.arrivals, 1) for one in asked]
+    on_engine, beside = ([one.attainment(WORKLOAD) for one in each] for each in (runs, simulated))
+    return float(np.mean(on_engine)), float(np.mean(beside))

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from capacity import calibrate, memory, operating, residency
+from capacity.breaking import with_breaking_rates
 from capacity.commands.output import add_output_flags, emit, say, write
 from capacity.errors import PlanRefused
 from capacity.operating import Effort, curve
 from capacity.profile import current_commit, read_profile, warnings_of
 from capacity.render import curve_markdown, curve_svg
 from capacity.results import CurvePoint, MemoryBudget, OperatingPoint, Step, WorkingSet
-from capacity.search import operating_point
+from capacity.search import KeptRuns, operating_point, with_settings
 from capacity.simulate import Scene
 from capacity.workload import read_workload
 
@@ -58,7 +59,10 @@ def run(options: argparse.Namespace) -> int:
     budget = memory.measured_budget(profile, workload)
     points = curve(scene, options.loads, effort, progress)
     settings = _settings(options.max_num_seqs, options.max_batched_tokens)
-    found = operating_point(scene, effort, replicas=options.replicas, settings=settings, progress=progress)
+    runs = KeptRuns()
+    found = operating_point(scene, effort, replicas=options.replicas, settings=settings, runs=runs, progress=progress)
+    chosen = replace(scene, profile=with_settings(profile, found.settings))
+    found = with_breaking_rates(chosen, found, effort, runs, progress)
     seats = min(profile.replica.max_num_seqs, budget.sequences)
     mu = found.mu[min(found.mu)]
     held = residency.working_set(workload, profile.replica.slots, profile.replica.pages, seats, mu / min(found.mu))

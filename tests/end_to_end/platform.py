@@ -24,6 +24,8 @@ from devstack.supervisor import die_with_parent
 
 # A fresh machine compiles the CPU kernels first, which takes minutes while other tests keep both cores busy.
 START_SECONDS = 540
+# Evaluations wait for customers, and here for whatever else the machine does: another platform that starts, browsers.
+MEASURE_SECONDS = 540
 _MARKS = {
     "web": "marketplace.config.asgi",
     "serving": "-m serving",
@@ -85,6 +87,22 @@ def _children(pid: int) -> list[int]:
     return [int(part) for part in text.split()]
 
 
+def _told(folder: Path) -> str:
+    """Return the evaluations as the database has them, and the last lines of every log: why a start did not end."""
+    fields = "'version__model__name', 'state', 'reason', 'calls_done', 'created_at', 'started_at', 'claimed_until'"
+    code = f"from marketplace.evals.models import EvalRun; [print(one) for one in EvalRun.objects.values({fields})]"
+    asked = subprocess.run(
+        [sys.executable, "-m", "devstack", "manage", "shell", "-c", code],
+        cwd=REPOSITORY,
+        env={**os.environ, "INTARSIA_HOME": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    logs = (f"--- {log.name}\n{log.read_text()[-1500:]}" for log in sorted(folder.rglob("*.log")))
+    return "\n".join([asked.stdout, asked.stderr[-1500:], *logs])
+
+
 @contextmanager
 def running_platform(*, samples: bool = True, pay_at_once: bool = False) -> Iterator[Platform]:
     """Start a platform on free ports and in a folder of its own; stop it and delete everything afterwards.
@@ -117,8 +135,9 @@ def running_platform(*, samples: bool = True, pay_at_once: bool = False) -> Iter
         account.top_up(1_000)
         operator = PlatformClient(state, info["url"], "staff", ["account"])
         # The platform measures its samples by itself: what a test counts should be its own.
+        deadline = time.monotonic() + MEASURE_SECONDS
         while samples and sum(one["evaluation"] is not None for one in account.get("models")["results"]) < 3:
-            assert time.monotonic() < deadline, "the samples were not measured"
+            assert time.monotonic() < deadline, f"the samples were not measured\n{_told(folder)}"
             time.sleep(0.5)
         yield Platform(state, process, info, account, operator, account.create_prediction_key())
     finally:
