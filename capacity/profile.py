@@ -12,7 +12,7 @@ from capacity.errors import PlanRefused
 from capacity.steps import PRIOR, Probes, StepModel
 from serving.scheduler.limits import Limits
 
-FORMAT = 1
+FORMAT = 2
 MEASURED, OVER_HTTP = "measured", "measured over HTTP"
 # The error that step times have which were carried over from another machine.
 CARRIED_ERROR = 0.3

@@ -163,7 +163,7 @@ def linear_model(coefficients: Mapping[str, float]) -> StepModel:
 
 @dataclass(frozen=True, slots=True)
 class Probes:
-    """Two figures of a machine: bytes per second of a read, operations per second of a product with 32 rows."""
+    """Two figures of a machine: bytes per second of a read, operations per second of a product that caches hold."""
 
     read: float
     gemm: float

@@ -124,7 +124,7 @@ def test_forecast_of_usage(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
         ("catalogue.toml", "dense = true\n", "", "without sparsity"),
         ("usage.json", '"hours": 840', '"hours": 839', "a count of 839 hours each"),
         ("usage.json", '"format": 1', '"format": 2', "format 2"),
-        ("profile.json", '"format":1', '"format":7', "calibrate again"),
+        ("profile.json", '"format":2', '"format":7', "calibrate again"),
     ],
 )
 def test_bad_files_are_refused_and_nothing_is_written(
