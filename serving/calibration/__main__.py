@@ -39,8 +39,8 @@ class Calibration:
         base = Base.from_dir(config.model)
         clock = SkippingClock(own=options.own_clock)
         engine = build_engine(config, base, RandomAdapters(base.config), clock=clock)
-        self.number, self.kind = 0, "step"
-        self.silent = True
+        self.number = 0  # of the pass, or of the cell
+        self._printed: str | None = None  # the kind of line that a step prints; None: steps are not told
         with torch.inference_mode():
             self.driver = Driver(engine, clock, self._step)
         self.about = about(config, base, engine)
@@ -51,7 +51,7 @@ class Calibration:
         started = self.driver.clock()
         grid = Grid(self.driver, self.ranks, seed)
         grid.warm_up()
-        self.silent = False
+        self._printed = "step"
         first = self.driver.clock()
         for number in range(_PASSES):
             self.number = number
@@ -62,10 +62,10 @@ class Calibration:
             for took, computed, paused in grid.loads:
                 _print({"kind": "load", "seconds": took, "computed": computed, "paused": paused})
             grid.loads = []
+        self._printed = None
 
     def cells(self, file: Path, seed: int) -> None:
         """Run each line of a file as a cell, with reference steps before each and after the last."""
-        self.silent, self.kind = True, "reference"
         reference, lines = Grid(self.driver, self.ranks, seed), file.read_bytes().splitlines()
         reference.reference()  # its shared prompt is computed, unseen
         for self.number, line in enumerate(lines):
@@ -76,17 +76,17 @@ class Calibration:
         self._refer(reference)
 
     def _refer(self, reference: Grid) -> None:
-        self.silent = False
+        self._printed = "reference"
         reference.reference()
-        self.silent = True
+        self._printed = None
 
     def close(self) -> None:
         """Free the engine's memory."""
         self.driver.engine.adapters.close()
 
     def _step(self, work: StepWork, seconds: float) -> None:
-        if not self.silent:
-            _print({"kind": self.kind, "pass": self.number, "seconds": seconds} | dataclasses.asdict(work))
+        if self._printed is not None:
+            _print({"kind": self._printed, "pass": self.number, "seconds": seconds} | dataclasses.asdict(work))
 
 
 def _print(line: object) -> None:
