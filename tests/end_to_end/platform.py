@@ -89,7 +89,7 @@ def _children(pid: int) -> list[int]:
 
 def _told(folder: Path) -> str:
     """Return the evaluations as the database has them, and the last lines of every log: why a start did not end."""
-    fields = "'version__model__name', 'state', 'reason', 'calls_done', 'created_at', 'started_at', 'claimed_until'"
+    fields = "'version__model__slug', 'state', 'reason', 'calls_done', 'created_at', 'started_at', 'claimed_until'"
     code = f"from marketplace.evals.models import EvalRun; [print(one) for one in EvalRun.objects.values({fields})]"
     asked = subprocess.run(
         [sys.executable, "-m", "devstack", "manage", "shell", "-c", code],
