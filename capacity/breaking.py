@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 from scipy.optimize import isotonic_regression
 
-from capacity.operating import CONFIDENCE, MOST_BACKLOG, Effort, Progress, point, quiet
+from capacity.operating import CONFIDENCE, Effort, Progress, kept, point, quiet
 from capacity.results import CurvePoint, Interval, OperatingPoint
 from capacity.search import KeptRuns
 from capacity.simulate import Scene
@@ -27,7 +27,7 @@ def with_breaking_rates(
     """Return an operating point of `scene` that also says where its promise breaks, for each number of replicas.
 
     scene: with the settings that were chosen
-    runs: those of the search, of which none is simulated again
+    runs: those of the search; of one replica none is simulated again
     """
     breaks = {
         count: breaking_rate(replace(scene, replicas=count), proven, effort, runs, progress)
@@ -44,26 +44,21 @@ def breaking_rate(
     capacity = proven.rate / proven.load
     each, alpha = math.ceil(effort.requests / effort.seeds), scene.workload.alpha
     tried = [proven]
-    while tried[-1].rate < capacity and _kept(tried[-1], tried[-1].attainment.high) >= alpha:
+    while tried[-1].rate < capacity and kept(tried[-1], tried[-1].attainment.high) >= alpha:
         rate = min(tried[-1].rate * _STEP, capacity)
         results = [runs.run(scene, rate, each, effort.first_seed + number) for number in range(effort.seeds)]
         tried.append(point(results, scene.workload, rate, capacity))
         progress(f"{rate:.2f} requests/s: {100 * tried[-1].attainment.value:.2f} % within the promise in the mean")
     rates = [one.rate for one in tried]
-    value = crossing(rates, [_kept(one, one.attainment.value) for one in tried], alpha)
-    high = crossing(rates, [_kept(one, one.attainment.high) for one in tried], alpha)
+    value = crossing(rates, [kept(one, one.attainment.value) for one in tried], alpha)
+    high = crossing(rates, [kept(one, one.attainment.high) for one in tried], alpha)
     return Interval(value, proven.rate, max(value, high), CONFIDENCE)
 
 
-def _kept(tried: CurvePoint, share: float) -> float:
-    """Return the share of calls that keep their promise; none where a queue grew."""
-    return 0.0 if tried.backlog > MOST_BACKLOG else share
-
-
-def crossing(rates: Sequence[float], kept: Sequence[float], alpha: float) -> float:
+def crossing(rates: Sequence[float], shares: Sequence[float], alpha: float) -> float:
     """Return where shares that fall with the rate (isotonic regression) fall to α, between two rates along a line: the
     last where none is below α, the first where all are. rates: ascending"""
-    falling = isotonic_regression(kept, increasing=False).x
+    falling = isotonic_regression(shares, increasing=False).x
     below = int(np.argmax(falling < alpha))
     if falling[below] >= alpha:
         return rates[-1]

@@ -95,7 +95,7 @@ def kind_of(
     cards = 1
     if measured is not None:
         profile, memory = measured, measured_budget(measured, workload)
-        factor = max(OVER_HTTP if measured.over_http else MEASURED, 1 + measured.error)
+        factor = factor_of(measured)
     else:
         if accelerator is None:
             raise PlanRefused(7, f"{name} is in no catalogue, and has no profile: nothing is known of it")
@@ -140,6 +140,11 @@ def kind_of(
         sure,
         tuple(warnings),
     )
+
+
+def factor_of(profile: Profile) -> float:
+    """Return how far the rates of a measured profile may be off, as a factor either way."""
+    return max(OVER_HTTP if profile.over_http else MEASURED, 1 + profile.error)
 
 
 def attempt(job: tuple[Any, ...]) -> Kind | PlanRefused:

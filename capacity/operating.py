@@ -102,6 +102,12 @@ def point(results: Sequence[RunResult], workload: Workload, rate: float, capacit
     )
 
 
+def kept(found: CurvePoint, share: float) -> float:
+    """Return a share of calls that keep their promise, the mean's or a bound's; none where a queue grew: those that
+    kept it came early."""
+    return 0.0 if found.backlog > MOST_BACKLOG else share
+
+
 def highest_rate(scene: Scene, effort: Effort) -> float:
     """Return the requests per second that the replicas serve when all calls are there at once: what loads are shares
     of. A fleet that is not overloaded may serve more for a while."""

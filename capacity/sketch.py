@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.optimize import isotonic_regression
 
-from capacity.operating import MOST_BACKLOG, Effort, point, unkept, why
+from capacity.operating import MOST_BACKLOG, Effort, kept, point, unkept, why
 from capacity.results import CurvePoint, OperatingPoint, Source
 from capacity.search import LEAST_LOAD, KeptRuns
 from capacity.simulate import Scene
@@ -76,4 +76,4 @@ def _crossing(scene: Scene, tried: Sequence[CurvePoint]) -> tuple[float, CurvePo
 
 def _missed(tried: CurvePoint) -> float:
     """Return the share of calls that broke their promise; all of them where a queue grew."""
-    return 1.0 if tried.backlog > MOST_BACKLOG else 1 - tried.attainment.value
+    return 1 - kept(tried, tried.attainment.value)

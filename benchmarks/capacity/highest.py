@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.capacity.cells import WORKLOAD
 from capacity.breaking import breaking_rate, crossing
 from capacity.check import Asked, run_cells
-from capacity.kinds import MEASURED
+from capacity.kinds import factor_of
 from capacity.operating import Effort
 from capacity.profile import Profile
 from capacity.search import KeptRuns, operating_point
@@ -28,7 +28,7 @@ def highest(profile: Profile, flags: Sequence[str], seed: int) -> dict[str, Any]
     scene, effort, runs = Scene(profile, WORKLOAD), Effort(), KeptRuns()
     proven = operating_point(scene, effort, runs=runs).points[1]
     breaks = breaking_rate(scene, proven, effort, runs)
-    factor = max(MEASURED, 1 + profile.error)
+    factor = factor_of(profile)
     ran: dict[float, tuple[float, float]] = {}  # rate → attainment on the engine, and of the same calls simulated
     rate = breaks.value
     while len(ran) < _MOST_RATES and len({kept >= WORKLOAD.alpha for kept, _ in ran.values()}) < 2:

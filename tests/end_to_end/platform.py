@@ -70,16 +70,20 @@ class Platform:
 
     def manage(self, *arguments: str) -> str:
         """Run a management command on this platform; return its standard output."""
-        done = subprocess.run(
-            [sys.executable, "-m", "devstack", "manage", *arguments],
-            cwd=REPOSITORY,
-            env={**os.environ, "INTARSIA_HOME": str(self.state.root)},
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
+        done = _managed(self.state.root, *arguments)
         assert done.returncode == 0, done.stderr[-3000:]
         return done.stdout
+
+
+def _managed(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "devstack", "manage", *arguments],
+        cwd=REPOSITORY,
+        env={**os.environ, "INTARSIA_HOME": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
 
 
 def _children(pid: int) -> list[int]:
@@ -91,14 +95,7 @@ def _told(folder: Path) -> str:
     """Return the evaluations as the database has them, and the last lines of every log: why a start did not end."""
     fields = "'version__model__slug', 'state', 'reason', 'calls_done', 'created_at', 'started_at', 'claimed_until'"
     code = f"from marketplace.evals.models import EvalRun; [print(one) for one in EvalRun.objects.values({fields})]"
-    asked = subprocess.run(
-        [sys.executable, "-m", "devstack", "manage", "shell", "-c", code],
-        cwd=REPOSITORY,
-        env={**os.environ, "INTARSIA_HOME": str(folder)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    asked = _managed(folder, "shell", "-c", code)
     logs = (f"--- {log.name}\n{log.read_text()[-1500:]}" for log in sorted(folder.rglob("*.log")))
     return "\n".join([asked.stdout, asked.stderr[-1500:], *logs])
 
