@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,7 @@ def _quick_passwords() -> Iterator[None]:
 
     Servers that tests start as processes of their own hash as the platform does.
     """
-    if MISSING:
+    if "django" not in sys.modules:
         yield
         return
     from django.contrib.auth.hashers import PBKDF2PasswordHasher

