@@ -136,7 +136,7 @@ class BeamGroup:
         return child
 
     def _answer(self) -> Delta:
-        """Return the likeliest completions. A grammar allows texts: one in several spellings of tokens is one answer."""
+        """Return the likeliest completions. A grammar allows texts: one text in several tokens is one answer."""
         deltas = [self._delta(hypothesis) for hypothesis in self._search.complete]
         if self.leader.request.sampling.constraint is not None:
             texts = {delta.text: delta for delta in reversed(deltas)}  # the likeliest spelling of each stays

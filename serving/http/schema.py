@@ -102,6 +102,7 @@ class CompletionBody(_Generation, kw_only=True):
 class ContentPart(msgspec.Struct):
     type: str
     text: str | None = None
+    refusal: str | None = None
 
 
 class FunctionCall(_Nullable):
@@ -120,7 +121,10 @@ class Message(msgspec.Struct):
     content: str | list[ContentPart] | None = None
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
+    function_call: FunctionCall | None = None  # the older form of one call
     tool_call_id: str | None = None
+    refusal: str | None = None
+    audio: Any = None
 
 
 class FunctionSpec(msgspec.Struct):
