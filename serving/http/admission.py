@@ -36,7 +36,8 @@ class Admission:
     stop_at_grant: a completion that ends because max_tokens is less than its body asks for ends with "budget"
     contract: the package whose contract holds, where the adapter is none: the bare base answers as its adapter would
     teaches: the platform's own call: every scope's drafts may come from its answer
-    signs_of_life: the caller wants a byte each second from the first second of silence on (`keep_alive.py`)
+    signs_of_life: the caller wants a byte each second from the first second of silence on (`keep_alive.py`), also
+    before a whole answer; a stream has them for every caller
     conversation: key of what the turns of a conversation share
     stopped: set when the request was cancelled; it may not be in the engine yet
     prompt_alone: the prompt is computed for another replica, and nothing is generated

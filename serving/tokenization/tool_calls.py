@@ -46,8 +46,9 @@ class ToolCallParser:
     """A parser whose `push` and `finish` return, in order: content (str), starts of calls, pieces of their arguments.
 
     White space between calls and text is dropped before a call and at the end. A whole text that only looks like a call
-    comes out as content, as it is, and so does a call whose fields are not understood. What a cut left of a call is a call with what there is of its
-    arguments, or, before its name is complete, nothing: no half of the notation is content.
+    comes out as content, as it is, and so does a call whose fields are not understood. What a cut left of a call is a
+    call with what there is of its arguments, or, before its name is complete, nothing: no half of the notation is
+    content.
 
     forced: the text is calls and nothing else, so that whatever is unfinished was cut
     """
