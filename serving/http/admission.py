@@ -135,6 +135,8 @@ class InsecureAuthorizer:
     BASE = "base"
 
     def __init__(self, source: DirectoryAdapterSource, timeout_s: float) -> None:
+        """Raise ConfigError for a folder whose name means something else."""
+        source.check_names(self.BASE)
         self._source, self._timeout = source, timeout_s
 
     async def authorize(self, request: IncomingRequest) -> Admission:
@@ -142,7 +144,7 @@ class InsecureAuthorizer:
         adapter = AdapterRef()
         if name != self.BASE:
             try:
-                found = await asyncio.to_thread(self._source.resolve_model, name)
+                found = await asyncio.to_thread(self._source.resolve_model, name, self.BASE)
             except ValueError:  # not a known name
                 found = None
             if found is None:
@@ -152,4 +154,5 @@ class InsecureAuthorizer:
         return Admission(str(uuid.uuid4()), "anyone", "anyone", adapter, deadline)
 
     async def model_names(self) -> list[str]:
-        return [self.BASE, *await asyncio.to_thread(self._source.names)]
+        names = await asyncio.to_thread(self._source.names)
+        return [self.BASE, *(name for name in names if name != self.BASE)]
