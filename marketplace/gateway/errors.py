@@ -11,6 +11,7 @@ from marketplace.accounts.errors import InvalidCredentials, InvalidInput, NotAll
 from protocol.errors import ProtocolError
 from protocol.messages import OpenAIError, OpenAIErrorAnswer
 from protocol.names import ModelName, parse_model_name
+from protocol.request_fields import Body, UnusableField, check_fields
 
 
 class ReplicaRefusal(Refusal):
@@ -65,6 +66,14 @@ def not_found(name: str) -> Refusal:
     """Return the 404 for a model that does not exist or is not for sale to the caller."""
     message = f"The model {name!r} does not exist or is not for sale to you."
     return NotFound(message, code="model_not_found", field="model")
+
+
+def require_fields(body: Body, data: Mapping[str, object]) -> None:
+    """Raise Refusal 400 for a field that a request of this kind does not take."""
+    try:
+        check_fields(body, data)
+    except UnusableField as error:
+        raise bad_request(error.message, error.name, code=error.code) from None
 
 
 def model_named(value: object) -> ModelName:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import orjson
 
 from marketplace.gateway.asks import Asked
-from marketplace.gateway.errors import bad_request, model_named
+from marketplace.gateway.errors import bad_request, model_named, require_fields
 from marketplace.gateway.json_bodies import json_object
 from marketplace.guards.attacks import MOST_PIECES, pieces_of, probability
 from protocol.messages import PREDICTION_EXTRA_KEY
@@ -39,6 +39,7 @@ class ModerationRequest:
 def parse_moderation_request(body: bytes) -> ModerationRequest:
     """Raise Refusal 400 naming the field."""
     data = json_object(body)
+    require_fields("moderations", data)
     inputs = tuple(tuple(pieces_of(text)) for text in _texts(data.get("input")))
     if sum(len(pieces) for pieces in inputs) > MOST_PIECES:
         raise bad_request(f"The input is too long: at most {MOST_PIECES * 500:,} characters at once.", "input")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from marketplace.gateway.bounds import MAX_EMBEDDINGS, chat_bound, prompt_bounds
-from marketplace.gateway.errors import bad_request, model_named
+from marketplace.gateway.errors import bad_request, model_named, require_fields
 from marketplace.gateway.json_bodies import json_object
 from protocol.latency import CLASS_OF_TIER, LatencyClass
 from protocol.names import ModelName
@@ -78,6 +78,7 @@ def parse_prediction_request(
 ) -> PredictionRequest:
     """Raises Refusal 400 naming the field or header."""
     data = json_object(body)
+    require_fields("embeddings" if embedding else "chat" if chat else "completions", data)
     if embedding:
         return _embedding_request(data, headers)
     options = data.get("stream_options") or {}
