@@ -1,4 +1,4 @@
-"""A checkpoint of which a part is missing, or that holds more than its config.json says, is refused by what is wrong."""
+"""A checkpoint that lacks a part, or holds more than its config.json says, is refused by what is wrong."""
 
 from __future__ import annotations
 
