@@ -251,7 +251,8 @@ def _ask_holder(top_up: TopUp, gateway: StripeGateway) -> None:
                 once=str(top_up.pk),
                 subject="Your bank asks you to confirm a top-up",
                 text="The bank of your card wants to know that an automatic top-up of "
-                f"${top_up.amount_cents / 100:,.2f} is yours. Confirm it in your wallet:\n\n{settings.PUBLIC_URL}/dashboard/wallet\n\n"
+                f"${top_up.amount_cents / 100:,.2f} is yours. Confirm it in your wallet:\n\n"
+                f"{settings.PUBLIC_URL}/dashboard/wallet\n\n"
                 "No money has moved. Automatic top-ups go on when it is paid.",
                 data={"top_up_id": str(top_up.pk), "amount_cents": top_up.amount_cents},
             )
