@@ -98,6 +98,19 @@ def empty_tables() -> None:
             cursor.execute(f"TRUNCATE {', '.join(written)} RESTART IDENTITY CASCADE")
 
 
+def written_rows() -> dict[str, int]:
+    """Count, by table, the rows that the open transaction has inserted, updated and deleted, also those taken back."""
+    with connection.cursor() as cursor:
+        cursor.execute(_COUNTED)
+        return dict(cursor.fetchall())
+
+
+_COUNTED = """
+SELECT relname, n_tup_ins + n_tup_upd + n_tup_del FROM pg_stat_xact_user_tables
+WHERE n_tup_ins + n_tup_upd + n_tup_del > 0
+"""
+
+
 def application() -> str:
     """Return the name of the application's role."""
     return Login.of(settings.ENV.database_url).user
