@@ -23,13 +23,12 @@ from pathlib import Path
 
 from devstack.errors import LocalStackError
 from devstack.state import REPOSITORY, State
-from tests import services
-from tests.tiers import costs
+from tests.tiers import NO_SERVICES, SERVICES, costs
 
-SERVING = (
-    "tests/benchmarks", "tests/capacity", "tests/devstack", "tests/examples", "tests/lora_kernels", "tests/peft_bridge",
-    "tests/protocol", "tests/routing", "tests/sealed_weights", "tests/serving",
-)  # fmt: skip
+SERVING = tuple(
+    f"tests/{name}"
+    for name in "benchmarks capacity devstack examples lora_kernels peft_bridge protocol routing sealed_weights serving".split()
+)
 WORKERS = 2  # of each half: one of them may wait while both cores have work
 
 
@@ -37,65 +36,61 @@ WORKERS = 2  # of each half: one of them may wait while both cores have work
 class Part:
     """One process that runs beside others.
 
-    live: its lines are shown as they come
-    after: what has to end well before it starts
+    live: its lines are shown as they come, not when it has ended
     """
 
     title: str
     command: Sequence[str]
     live: bool = False
-    after: Sequence[Part] = ()
     environment: dict[str, str] = field(default_factory=dict)
     code: int | None = None
     seconds: float = 0.0
     _process: subprocess.Popen[str] | None = None
-    _ended: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
-        try:
-            for part in self.after:
-                part._ended.wait()
-                if part.code != 0:
-                    self.code = -1
-                    return
-            started = time.monotonic()
-            self._process = subprocess.Popen(
-                self.command,
-                cwd=REPOSITORY,
-                env={**os.environ, **self.environment},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-            )
-            assert self._process.stdout
-            kept = []
-            for line in self._process.stdout:
-                if self.live:
-                    print(f"{self.title:>8} | {line}", end="", flush=True)
-                else:
-                    kept.append(line)
-            self.code = self._process.wait()
-            self.seconds = time.monotonic() - started
-            if kept and (self.code or not self.live):
-                print("".join(f"{self.title:>8} | {line}" for line in kept), end="", flush=True)
-        finally:
-            self._ended.set()
+        started = time.monotonic()
+        self._process = subprocess.Popen(
+            self.command,
+            cwd=REPOSITORY,
+            env={**os.environ, **self.environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        assert self._process.stdout
+        kept = []
+        for line in self._process.stdout:
+            if self.live:
+                print(f"{self.title:>8} | {line}", end="", flush=True)
+            else:
+                kept.append(line)
+        self.code = self._process.wait()
+        self.seconds = time.monotonic() - started
+        if kept:
+            print("".join(f"{self.title:>8} | {line}" for line in kept), end="", flush=True)
 
     def stop(self) -> None:
         if self._process and self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)
 
 
-def _pytest(title: str, folders: Sequence[str], file: Path, *more: str, after: Sequence[Part] = ()) -> Part:
+def _pytest(title: str, folders: Sequence[str], file: Path, *more: str) -> Part:
     parallel = ["-n", str(WORKERS), "--dist", "loadscope", "--no-loadscope-reorder"]
     command = [sys.executable, "-m", "pytest", *parallel, f"--costs={file}", *more, *folders]
-    none = {services.MARKER: services.NONE} if "--without=django" in more else {}
-    return Part(title, command, live=True, after=after, environment=none)
+    none = {SERVICES: NO_SERVICES} if "--without=django" in more else {}
+    return Part(title, command, live=True, environment=none)
 
 
-def _setup(title: str, module: str) -> Part:
-    return Part(title, [sys.executable, "-m", module])
+def _beside() -> list[Part]:
+    """Return lint, and the tools that few tests need: those wait for them, the others have begun."""
+    python = sys.executable
+    return [
+        Part("browser", [python, "-m", "tests.browser"]),
+        Part("triton", [python, "-m", "tests.triton_setup", "3.9.0"]),
+        Part("kernels", [python, "-c", "from serving.kernels.library import load_library; load_library()"]),
+        Part("lint", ["make", "--no-print-directory", "lint"]),
+    ]
 
 
 def _halves(folder: Path, selection: Sequence[str]) -> list[Part]:
@@ -136,7 +131,7 @@ def main() -> int:
         old.unlink()
     selection = ["-m", "deep", f"--shard={arguments.deep}"] if arguments.deep else ["-m", "not deep"]
     halves = _halves(folder, selection)
-    beside = [] if arguments.deep else [Part("lint", ["make", "--no-print-directory", "lint"])]
+    beside = [] if arguments.deep else _beside()
     started = time.monotonic()
     try:
         _run_together([*halves, *beside])
