@@ -15,20 +15,20 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from devstack.errors import LocalStackError
-from devstack.state import REPOSITORY, State
-from tests.tiers import NO_SERVICES, SERVICES, costs
+from devstack.state import REPOSITORY
+from tests.tiers import SERVICES, costs
 
-SERVING = tuple(
-    f"tests/{name}"
-    for name in "benchmarks capacity devstack examples lora_kernels peft_bridge protocol routing sealed_weights serving".split()
-)
+SERVING = [
+    *("tests/benchmarks", "tests/capacity", "tests/devstack", "tests/examples", "tests/lora_kernels"),
+    *("tests/peft_bridge", "tests/protocol", "tests/routing", "tests/sealed_weights", "tests/serving"),
+]
 WORKERS = 2  # of each half: one of them may wait while both cores have work
 
 
@@ -78,8 +78,7 @@ class Part:
 def _pytest(title: str, folders: Sequence[str], file: Path, *more: str) -> Part:
     parallel = ["-n", str(WORKERS), "--dist", "loadscope", "--no-loadscope-reorder"]
     command = [sys.executable, "-m", "pytest", *parallel, f"--costs={file}", *more, *folders]
-    none = {SERVICES: NO_SERVICES} if "--without=django" in more else {}
-    return Part(title, command, live=True, environment=none)
+    return Part(title, command, live=True)
 
 
 def _beside() -> list[Part]:
@@ -93,12 +92,12 @@ def _beside() -> list[Part]:
     ]
 
 
-def _halves(folder: Path, selection: Sequence[str]) -> list[Part]:
+def _halves(shared: Path, selection: Sequence[str]) -> list[Part]:
     ignored = [f"--ignore={name}" for name in SERVING]
-    return [
-        _pytest("platform", ["tests"], folder / "platform.json", "--without=torch", *ignored, *selection),
-        _pytest("serving", SERVING, folder / "serving.json", "--without=django", "-p", "no:django", *selection),
-    ]
+    platform = _pytest("platform", ["tests"], shared / "platform.json", "--without=torch", *ignored, *selection)
+    serving = _pytest("serving", SERVING, shared / "serving.json", "--without=django", "-p", "no:django", *selection)
+    serving.environment = {SERVICES: str(shared)}  # the folder is there already: no database starts for this half
+    return [platform, serving]
 
 
 def _run_together(parts: Sequence[Part]) -> None:
@@ -121,24 +120,16 @@ def main() -> int:
     parser.add_argument("--deep", nargs="?", const="1/1", metavar="K/N", help="what `make test` leaves out, or a shard")
     parser.add_argument("--write", action="store_true", help="keep durations and, without --deep, the budget")
     arguments = parser.parse_args()
-    try:
-        folder = State.open().root / "tests"
-    except LocalStackError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    folder.mkdir(exist_ok=True)
-    for old in folder.glob("*.json"):
-        old.unlink()
     selection = ["-m", "deep", f"--shard={arguments.deep}"] if arguments.deep else ["-m", "not deep"]
-    halves = _halves(folder, selection)
     beside = [] if arguments.deep else _beside()
     started = time.monotonic()
-    try:
-        _run_together([*halves, *beside])
-    except KeyboardInterrupt:
-        return 130
-    files = sorted(folder.glob("*.json"))
-    over = _judge(files, deep=bool(arguments.deep), write=arguments.write)
+    with tempfile.TemporaryDirectory(prefix="intarsia-tests-") as shared:
+        halves = _halves(Path(shared), selection)
+        try:
+            _run_together([*halves, *beside])
+        except KeyboardInterrupt:
+            return 130
+        over = _judge(sorted(Path(shared).glob("*.json")), deep=bool(arguments.deep), write=arguments.write)
     for part in (*halves, *beside):
         print(f"{part.title}: {'passed' if part.code == 0 else 'FAILED'} in {part.seconds:.0f} s")
     print(f"in all {time.monotonic() - started:.0f} s")
