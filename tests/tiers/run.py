@@ -27,7 +27,7 @@ from tests.tiers import SERVICES, costs
 
 SERVING = [
     *("tests/benchmarks", "tests/capacity", "tests/devstack", "tests/examples", "tests/lora_kernels"),
-    *("tests/peft_bridge", "tests/protocol", "tests/routing", "tests/sealed_weights", "tests/serving"),
+    *("tests/peft_bridge", "tests/protocol", "tests/routing", "tests/sealed_weights", "tests/serving", "tests/tiers"),
 ]
 WORKERS = 2  # of each half: one of them may wait while both cores have work
 
