@@ -52,7 +52,7 @@ agents: tools
 # Every page as pictures, at two widths and in both colour schemes: into the folder screenshots/.
 screenshots: browser
 	@mkdir -p screenshots
-	@SCREENSHOTS=$(CURDIR)/screenshots $(VENV_PYTHON) -m pytest -q tests/marketplace/web/browser/test_pages.py
+	@SCREENSHOTS=$(CURDIR)/screenshots $(VENV_PYTHON) -m pytest -q -m deep tests/marketplace/web/browser/test_pages.py
 	@echo "screenshots/: $$(ls screenshots | wc -l) pictures"
 
 lint: tools

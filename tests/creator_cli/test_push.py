@@ -244,7 +244,7 @@ def test_control_c_leaves_a_state_to_continue_from_and_says_so(
     assert creator.json("push", adapter, "--listing", listing)["version"] == 1
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_a_killed_process_continues_in_another_one(creator: Machine, adapter: str, listing: str) -> None:
     """The real command, killed by SIGINT while its first chunk is on the way, then run again."""
     environment = {**os.environ, **creator.environment}

@@ -28,7 +28,7 @@ from tests.end_to_end.faults.run import FaultRun
 from tests.end_to_end.platform import Platform
 from tests.end_to_end.second_base import FIRST, SECOND, ask_all, batch_of, compare, second_base, unavailable
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]  # the platform starts and measures its samples first
+pytestmark = [pytest.mark.deep, pytest.mark.timeout(1200)]  # the platform starts and measures its samples first
 
 MODELS = {"finance": "ledgerline/transactions", "health": "carepath/triage", "telecom": "signalbox/tickets"}
 

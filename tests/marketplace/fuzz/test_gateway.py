@@ -21,7 +21,7 @@ from marketplace.api.description import description
 from marketplace.api.predictions import OPERATIONS
 from serving.http.errors import ApiError
 from serving.http.schema import ChatBody, CompletionBody, EmbeddingBody, parse
-from tests.marketplace.fuzz.cases import problems_of, put_known, schema_of
+from tests.marketplace.fuzz.cases import operations_of, problems_of, put_known
 from tests.marketplace.gateway.scripted_replica import ScriptedReplica
 from tests.marketplace.jobs.conftest import CHAT, World, _own_database_url, api, calling, client, lines, world
 
@@ -108,7 +108,7 @@ async def test_every_operation_answers_as_it_is_described(api: World, client: op
         assert not known or "ratelimit-reset" in answer.headers, (case.operation.label, answer.status_code)
 
     with requests.Session() as session:
-        problems = await asyncio.to_thread(lambda: list(problems_of(schema_of(description(), "/v1/"), send)))
+        problems = await asyncio.to_thread(lambda: list(problems_of(operations_of(description(), "/v1/"), send)))
     assert not problems, "\n\n".join(problems)
 
 

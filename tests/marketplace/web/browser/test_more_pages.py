@@ -39,7 +39,7 @@ from tests.marketplace.publishing.factories import give_sketch
 from tests.marketplace.trials.conftest import FakeApi, fake
 from tests.marketplace.vault.factories import make_sold
 from tests.marketplace.web.browser.conftest import MODEL, Open
-from tests.marketplace.web.browser.looks import Shown, look_at, look_at_all
+from tests.marketplace.web.browser.looks import Pick, Shown, look_at, look_at_all, pages_picked
 from tests.marketplace.web.browser.test_comparisons import start
 from tests.marketplace.web.conftest import World, sign_receipt
 
@@ -228,9 +228,9 @@ def fulfil(route: Route, *, body: str) -> None:
     route.fulfill(body=body, content_type="text/html")
 
 
-@pytest.mark.slow
+@pages_picked
 def test_more_pages_fit_are_accessible_and_complain_of_nothing(
-    open_page: Open, site: tuple[str, World], fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+    open_page: Open, site: tuple[str, World], fake: FakeApi, monkeypatch: pytest.MonkeyPatch, pick: Pick
 ) -> None:
     world = site[1]
     monkeypatch.setattr(queue, "_send", lambda: None)
@@ -244,8 +244,14 @@ def test_more_pages_fit_are_accessible_and_complain_of_nothing(
         *trial_pages(world, fake),
         *result_pages(world),
     ]
-    wrong = look_at_all(open_page, pages)
-    page = open_page(None)
+    wrong = look_at_all(open_page, pick(pages))
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.deep
+def test_refusals_and_the_second_step_of_signing_in_are_accessible(open_page: Open, site: tuple[str, World]) -> None:
+    world, wrong, page = site[1], list[str](), open_page(None)
+    TOTP.activate(world.developer, generate_totp_secret())
     for template in ("403.html", "403_csrf.html", "429.html", "500.html"):  # no address answers with them at will
         answer = partial(fulfil, body=render_to_string(template))
         page.route(f"**/{template}", answer)

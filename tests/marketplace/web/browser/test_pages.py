@@ -34,7 +34,7 @@ from tests.marketplace.planning.plans import review as plan_review
 from tests.marketplace.vault.factories import make_sold
 from tests.marketplace.watch.shown import show_use
 from tests.marketplace.web.browser.conftest import MODEL, Open
-from tests.marketplace.web.browser.looks import Shown, look_at_all
+from tests.marketplace.web.browser.looks import Pick, Shown, look_at_all, pages_picked
 from tests.marketplace.web.conftest import World, add_payments, add_payout
 
 pytestmark = pytest.mark.browser
@@ -194,7 +194,9 @@ def pages_of(world: World) -> list[tuple[str, User | None, str]]:
     ]
 
 
-@pytest.mark.slow
-def test_every_page_fits_is_accessible_and_complains_of_nothing(open_page: Open, site: tuple[str, World]) -> None:
-    wrong = look_at_all(open_page, (Shown(*page) for page in pages_of(site[1])))
+@pages_picked
+def test_every_page_fits_is_accessible_and_complains_of_nothing(
+    open_page: Open, site: tuple[str, World], pick: Pick
+) -> None:
+    wrong = look_at_all(open_page, pick([Shown(*page) for page in pages_of(site[1])]))
     assert not wrong, "\n".join(wrong)
