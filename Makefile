@@ -55,9 +55,11 @@ screenshots: browser
 	@SCREENSHOTS=$(CURDIR)/screenshots $(VENV_PYTHON) -m pytest -q -m deep tests/marketplace/web/browser/test_pages.py
 	@echo "screenshots/: $$(ls screenshots | wc -l) pictures"
 
+# What ruff and djangofmt cannot check, tests/lint.py does.
 lint: tools
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
+	@$(VENV_PYTHON) -m tests.lint
 	@.venv/bin/djangofmt --quiet --check templates
 	@.venv/bin/djangofmt check --quiet templates
 	@.venv/bin/lint-imports --no-cache
