@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,7 +23,7 @@ from devstack.stripe_double.http_client import DoubleHTTPClient
 from marketplace.accounts.models import User
 from marketplace.api.description import description
 from marketplace.api.throttling import CallerThrottle
-from tests.eighths import eighth_of
+from tests.eighths import Pick, picked
 from tests.marketplace.api.victim import Victim, make_victim
 from tests.marketplace.catalog.factories import make_key, make_organization, make_user
 from tests.marketplace.fuzz.cases import operations_of, problems_of, put_known
@@ -110,10 +110,8 @@ def callers(db: None, settings: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: 
     stripe_gateway.cache_clear()
 
 
-@pytest.mark.parametrize(
-    "pick", [pytest.param(list, id="all", marks=pytest.mark.deep), pytest.param(eighth_of, id="an eighth")]
-)
-def test_every_operation_answers_as_it_is_described(callers: Callers, pick: Callable[[list[Any]], list[Any]]) -> None:
+@picked
+def test_every_operation_answers_as_it_is_described(callers: Callers, pick: Pick) -> None:
     with_credentials: set[str] = set()  # operations that were seen to refuse without any, and with wrong ones
 
     def send(case: Case) -> None:

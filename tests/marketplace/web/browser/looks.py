@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page
 
 from marketplace.accounts.models import User
-from tests.eighths import eighth_of
 from tests.marketplace.web.browser.conftest import WIDTHS, Open
 
 SCREENSHOTS = "SCREENSHOTS"
@@ -35,13 +33,6 @@ class Shown(NamedTuple):
     status: int = 200
     press: str = ""
     fill: tuple[tuple[str, str], ...] = ()
-
-
-# All pages are looked at by `make test-all`, an eighth by `make test`: `pick` takes the list of them.
-pages_picked = pytest.mark.parametrize(
-    "pick", [pytest.param(list, id="all", marks=pytest.mark.deep), pytest.param(eighth_of, id="an eighth")]
-)
-Pick = Callable[[list[Shown]], list[Shown]]
 
 
 def look_at_all(open_page: Open, pages: Iterable[Shown]) -> list[str]:

@@ -34,12 +34,13 @@ from marketplace.trials.rows import Row
 from marketplace.trials.running import work_on
 from tests.billing.support import hold_request, open_run, place, settle
 from tests.database import as_superuser
+from tests.eighths import Pick, picked
 from tests.marketplace.catalog.factories import PASSWORD, make_organization, make_user
 from tests.marketplace.publishing.factories import give_sketch
 from tests.marketplace.trials.conftest import FakeApi, fake
 from tests.marketplace.vault.factories import make_sold
 from tests.marketplace.web.browser.conftest import MODEL, Open
-from tests.marketplace.web.browser.looks import Pick, Shown, look_at, look_at_all, pages_picked
+from tests.marketplace.web.browser.looks import Shown, look_at, look_at_all
 from tests.marketplace.web.browser.test_comparisons import start
 from tests.marketplace.web.conftest import World, sign_receipt
 
@@ -228,7 +229,7 @@ def fulfil(route: Route, *, body: str) -> None:
     route.fulfill(body=body, content_type="text/html")
 
 
-@pages_picked
+@picked
 def test_more_pages_fit_are_accessible_and_complain_of_nothing(
     open_page: Open, site: tuple[str, World], fake: FakeApi, monkeypatch: pytest.MonkeyPatch, pick: Pick
 ) -> None:

@@ -29,12 +29,13 @@ from marketplace.catalog.services.listings import ListingText
 from marketplace.operations.incidents import post_incident
 from marketplace.operations.models import Component, ProbeDay
 from marketplace.operations.probes import probe_all
+from tests.eighths import Pick, picked
 from tests.marketplace.planning.plans import made as add_plan
 from tests.marketplace.planning.plans import review as plan_review
 from tests.marketplace.vault.factories import make_sold
 from tests.marketplace.watch.shown import show_use
 from tests.marketplace.web.browser.conftest import MODEL, Open
-from tests.marketplace.web.browser.looks import Pick, Shown, look_at_all, pages_picked
+from tests.marketplace.web.browser.looks import Shown, look_at_all
 from tests.marketplace.web.conftest import World, add_payments, add_payout
 
 pytestmark = pytest.mark.browser
@@ -194,7 +195,7 @@ def pages_of(world: World) -> list[tuple[str, User | None, str]]:
     ]
 
 
-@pages_picked
+@picked
 def test_every_page_fits_is_accessible_and_complains_of_nothing(
     open_page: Open, site: tuple[str, World], pick: Pick
 ) -> None:
