@@ -113,7 +113,7 @@ ROWS = st.lists(st.tuples(st.text(max_size=30), st.sampled_from(["dining", "inco
 
 
 @given(ROWS, st.binary(max_size=60), st.integers(0, 4))
-def test_any_rows_are_read_as_they_were_written_and_any_bytes_between_them_are_refused_by_their_number(
+def test_rows_are_read_as_written_and_any_bytes_between_them_are_refused(
     rows: list[tuple[str, str]], noise: bytes, at: int
 ) -> None:
     written = [{"message": text, "expected": {"category": label}} for text, label in rows]
