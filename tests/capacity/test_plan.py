@@ -74,14 +74,16 @@ def test_pictures_and_page(planned: Planned) -> None:
     assert page.startswith("# Plan of the fleet, 2026-11-10") and "### 13. Money" in page and "nan" not in page
 
 
-def test_untouched_accelerator_and_old_price_are_said_in_words(tmp_path: Path) -> None:
+def test_untouched_accelerator_old_price_and_short_history_are_said_in_words(tmp_path: Path) -> None:
+    one_day = read_usage(write_usage(tmp_path, usage(weeks=1 / 7, calls=2000.0)))
     offers = PriceList("USD", (Price("rented", "card", 1, 800_000, False, "", None, "an offer", TODAY),))
-    made = plan(inputs(tmp_path, prices=offers, today=TODAY + datetime.timedelta(days=40)))
+    made = plan(inputs(tmp_path, usage=one_day, prices=offers, today=TODAY + datetime.timedelta(days=40)))
     assert document(made)["source"] == "transferred"
     assert any("was never run" in words and "factor of 1.3" in words for words in made.warnings)
     assert made.bases[0].chosen.factor == 1.3 and made.cost_low <= made.fleet.cost
     assert made.cost_high is None or made.cost_high >= made.fleet.cost
     assert any("40 days old (an offer)" in words for words in made.warnings)
+    assert any("1.0 days" in words for words in made.warnings)
     assert "40 days old" in markdown(document(made))
 
 
@@ -121,8 +123,3 @@ def test_no_calls_no_plan(tmp_path: Path) -> None:
     data["bases"][FINGERPRINT]["classes"] = {}
     with pytest.raises(PlanRefused, match="step 1: the usage has no calls"):
         plan(inputs(tmp_path, usage=read_usage(write_usage(tmp_path, data))))
-
-
-def test_one_day_of_history_is_said(tmp_path: Path) -> None:
-    made = plan(inputs(tmp_path, usage=read_usage(write_usage(tmp_path, usage(weeks=1 / 7, calls=2000.0)))))
-    assert any("1.0 days" in words for words in made.warnings)
