@@ -6,12 +6,10 @@ import asyncio
 import hashlib
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from asgiref.sync import sync_to_async
-from django.db import connections
 
 from billing import selectors
 from billing.errors import BudgetExceeded, DuplicateRequest, HoldNotFound, HoldReleased, InsufficientFunds
@@ -37,16 +35,7 @@ from tests.billing.support import (
 )
 from tests.database import as_owner
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture(autouse=True)
-async def _close_the_thread_connection() -> AsyncIterator[None]:
-    """`sync_to_async` works in a thread with a connection of its own, which would outlive the database."""
-    yield
-    await sync_to_async(connections.close_all)()
-
-
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("thread_connection_closed")]
 NOTHING = TokenUsage(prompt_tokens=100, cached_tokens=0, completion_tokens=0)
 
 

@@ -27,7 +27,7 @@ from tests.billing.support import USAGE_COST, charge, hold_request, hot_connecti
 from tests.database import as_owner
 from tests.marketplace.accounts.acts import acts_of
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("thread_connection_closed")]
 
 AMOUNT = 600  # nano-dollars set aside for each call
 EVERYTHING = TokenUsage(prompt_tokens=0, cached_tokens=0, completion_tokens=1_000)  # costs AMOUNT
