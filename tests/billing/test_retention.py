@@ -45,7 +45,7 @@ from marketplace.receipts.selectors import receipt_document
 from marketplace.vault import services as vault
 from tests.billing.papers.support import make_platform
 from tests.billing.support import USAGE_COST, conninfo, hold_request, make_organization, place
-from tests.database import as_superuser
+from tests.database import as_superuser, behind_the_triggers
 from tests.marketplace.receipts.conftest import Market, move
 from tests.marketplace.vault.factories import make_replica
 
@@ -71,14 +71,12 @@ def sell(market: Market, moment: datetime) -> uuid.UUID:
     with connection.cursor() as cursor:
         cursor.execute("SELECT billing_create_usage_partition(%s)", [moment.date()])
     charge = market.charge(moment)
-    with transaction.atomic(), as_superuser(), connection.cursor() as cursor:
-        cursor.execute("SET LOCAL session_replication_role = replica")
+    with behind_the_triggers() as cursor:
         cursor.execute(
             "UPDATE billing_ledgertransaction SET created_at = %s WHERE kind = 'prediction' AND reference = %s",
             [moment, str(charge.prediction_id)],
         )
         RollupQueue.objects.filter(prediction_id=charge.prediction_id).update(settled_at=moment)
-        cursor.execute("SET LOCAL session_replication_role = origin")
     return charge.prediction_id
 
 
@@ -179,10 +177,8 @@ def open_dispute(market: Market, old: list[uuid.UUID]) -> None:
 def open_hold(market: Market, old: list[uuid.UUID]) -> None:
     hold = place(hold_request(market.buyer, market.seller))
     connection.check_constraints()
-    with as_superuser(), connection.cursor() as cursor:
-        cursor.execute("SET LOCAL session_replication_role = replica")
+    with behind_the_triggers():
         Hold.objects.filter(pk=hold.prediction_id).update(created_at=at(OLD))
-        cursor.execute("SET LOCAL session_replication_role = origin")
 
 
 def uncounted_correction(market: Market, old: list[uuid.UUID]) -> None:
@@ -204,10 +200,8 @@ def changed_sum(market: Market, old: list[uuid.UUID]) -> None:
 
 
 def late_leaf(market: Market, old: list[uuid.UUID]) -> None:
-    with as_superuser(), connection.cursor() as cursor:
-        cursor.execute("SET LOCAL session_replication_role = replica")
+    with behind_the_triggers() as cursor:
         cursor.execute("DELETE FROM receipts_head WHERE day = %s", [at(OLD).date()])
-        cursor.execute("SET LOCAL session_replication_role = origin")
 
 
 NEEDS: tuple[tuple[Callable[[Market, list[uuid.UUID]], None], str], ...] = (
