@@ -20,7 +20,7 @@ import httpx
 import msgspec
 import pytest
 from django.db import connection
-from safetensors.torch import load_file, save_file
+from safetensors.numpy import load_file, save_file
 
 from marketplace.catalog.models import BaseModel, Clearance, Version
 from marketplace.catalog.services import register_base_directory
@@ -36,11 +36,10 @@ from protocol.tickets import TICKET_HEADER, prediction_ticket
 from sealed_weights import Reference, ReferenceAnswer, generate_key, read_header, source_digest
 from serving.platform.journal import UsageJournal
 from tests.marketplace.vault.factories import want, wrap_for
-from tests.serving.platform.replica_process import ReplicaProcess, sell
-from tests.serving.tiny import ADAPTERS, Tiny
+from tests.together.replica_process import ReplicaProcess, sell
+from tests.together.tiny import ADAPTERS, PROMPT, Tiny
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(400)]
-PROMPT = [40, 41, 42, 43, 44, 45]
 
 
 @pytest.fixture

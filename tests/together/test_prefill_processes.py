@@ -19,8 +19,8 @@ from protocol.pulls import PULL_HEADER, pull_ticket
 from protocol.receipts import Grant, Receipt, verify_receipt
 from protocol.tickets import TICKET_HEADER, prediction_ticket
 from tests.marketplace.vault.factories import want
-from tests.serving.platform.replica_process import ReplicaProcess, free_port, sell
-from tests.serving.tiny import Tiny
+from tests.together.replica_process import ReplicaProcess, free_port, sell
+from tests.together.tiny import Tiny
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(400)]
 BODY = {

@@ -13,12 +13,11 @@ import pytest
 from marketplace.catalog.models import Version
 from marketplace.vault import replica_client, tasks
 from protocol.admin import JournalKey
-from tests.serving.platform.canary import Canary, memory_of
-from tests.serving.platform.conftest import platform_url as platform_url
-from tests.serving.platform.replica_process import ReplicaProcess
-from tests.serving.platform.test_canary import plant
-from tests.serving.platform.test_with_platform import PROMPT, administer, completion, journal_of, receipt_of
-from tests.serving.tiny import Tiny
+from tests.together.canary import Canary, memory_of
+from tests.together.replica_process import ReplicaProcess
+from tests.together.test_canary import plant
+from tests.together.test_with_platform import administer, completion, journal_of, receipt_of
+from tests.together.tiny import PROMPT, Tiny
 
 NOT_SECRET = ("CUDA_", "HOME", "LC_", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH", "TMPDIR", "TRITON_", "XDG_")
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(400)]
