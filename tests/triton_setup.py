@@ -1,4 +1,5 @@
-"""The two Triton versions the GPU kernels are tested on: `python -m tests.triton_setup` installs what is missing.
+"""The two Triton versions the GPU kernels are tested on: `python -m tests.triton_setup` installs the newer one, which
+`make test` needs, and with `--all` both, if they are missing.
 
 Triton comes with CUDA builds of torch, not with the CPU build of a development environment, and one environment cannot
 hold two versions. Each has a folder of its own, which is on PYTHONPATH of the processes that run or compile kernels.
@@ -18,6 +19,7 @@ from tests.package_folder import install_folder
 # 3.9.0 comes with new installs, 3.6.0 with torch 2.11, the oldest in use. The interpreter of 3.6 takes
 # one-element arrays for integers, which numpy 2.4 refuses.
 VERSIONS = {"3.9.0": ("triton==3.9.0",), "3.6.0": ("triton==3.6.0", "numpy==2.3.5")}
+NEWEST = "3.9.0"
 # AMD's libraries and NVIDIA's profiler: neither interprets nor compiles for NVIDIA. Half of the installed size.
 UNUSED = ("backends/amd/lib", "backends/nvidia/lib/cupti", "backends/nvidia/lib/cupti-blackwell")
 
@@ -30,7 +32,7 @@ def folder(version: str) -> Path:
 def environment(version: str, *, interpret: bool) -> dict[str, str]:
     """Return the environment of a process that imports this version. Raises LocalStackError if it is missing."""
     if not _is_installed(version):
-        raise LocalStackError(f"Triton {version} is missing.\nInstall it: {sys.executable} -m tests.triton_setup")
+        raise LocalStackError(f"Triton {version} is missing.\nInstall it: {sys.executable} -m tests.triton_setup --all")
     paths = [str(folder(version)), os.environ.get("PYTHONPATH", "")]
     return {
         **os.environ,
@@ -60,7 +62,7 @@ def _is_installed(version: str) -> bool:
 
 def main() -> int:
     try:
-        for version in VERSIONS:
+        for version in VERSIONS if sys.argv[1:] == ["--all"] else (NEWEST,):
             install(version)
     except LocalStackError as error:
         print(f"\nerror: {error}", file=sys.stderr)
