@@ -27,7 +27,7 @@ from tests.together.test_with_platform import administer, completion
 from tests.together.tiny import Tiny
 from tests.warm import REPOSITORY, warm
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.deep, pytest.mark.django_db(transaction=True), pytest.mark.timeout(600)]
 
 
 @pytest.fixture

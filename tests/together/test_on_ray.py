@@ -20,7 +20,7 @@ from serving.fleet.loopback import listeners
 from tests.together.fleet_process import Callers, FleetProcess, living, pid_of, tiny_pool, wait_for
 from tests.together.tiny import Tiny
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.deep, pytest.mark.django_db(transaction=True), pytest.mark.timeout(900)]
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from tests.marketplace.vault.factories import want
 from tests.together.replica_process import ReplicaProcess, free_port, sell
 from tests.together.tiny import Tiny
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.deep, pytest.mark.django_db(transaction=True), pytest.mark.timeout(400)]
 BODY = {
     "model": "acme/any",
     "prompt": [3 + (17 * i + i * i) % 250 for i in range(150)],

@@ -315,6 +315,7 @@ def _receipt_of_the_next_boot(ask: Ask, before: Replica, after: Replica) -> Rece
     return verify_receipt(states[0].receipt, grant_of(ask), {after.pk: keys[after.pk]})
 
 
+@pytest.mark.deep
 def test_a_kill_in_the_middle_of_an_answer_ends_as_an_interrupted_receipt_of_the_next_boot(
     replica: ReplicaProcess, tiny: Tiny, tmp_path: Path
 ) -> None:

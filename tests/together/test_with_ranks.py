@@ -20,7 +20,7 @@ from tests.together.test_with_platform import administer, completion, journal_of
 from tests.together.tiny import PROMPT, Tiny
 
 NOT_SECRET = ("CUDA_", "HOME", "LC_", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH", "TMPDIR", "TRITON_", "XDG_")
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.deep, pytest.mark.django_db(transaction=True), pytest.mark.timeout(400)]
 
 
 @pytest.fixture

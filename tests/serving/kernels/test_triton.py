@@ -41,7 +41,7 @@ def test_interpreted_kernels_and_runner_equal_plain_torch(version: str, program:
     run(program, triton_setup.environment(version, interpret=True))
 
 
-def test_one_case_for_each_kernel_and_a_step_of_the_runner_equal_plain_torch() -> None:
+def test_one_case_for_each_kernel_equals_plain_torch() -> None:
     run("tests.serving.kernels.quick_cases", triton_setup.environment(triton_setup.NEWEST, interpret=True))
 
 
