@@ -74,6 +74,7 @@ def test_random_traces_end_with_everyone_served_fairly_and_nothing_leaked(daily:
     )
 
 
+@pytest.mark.deep
 def test_a_refusal_is_right_three_times_of_four() -> None:
     """The same traces every time, so that the share changes with the predictions and with nothing else."""
     probes = right([Trace(seed, ("mixed", "flood")[seed % 2], let_in=1.0).run() for seed in range(JUDGED)])
