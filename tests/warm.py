@@ -2,6 +2,7 @@
 
     warm().start("serving", "--model", …)    as `python -m serving --model …`, two or three seconds of a core sooner
     warm().run("tests.together.maker", …)    the same, to its end
+    warm().run("tests.warm", "imported")     the names of all modules that serving a platform imports
 
 A child has arguments, environment, working folder, output and limits of its own; it takes signals and ends as a process
 that was started. What it does not have of its own is torch's start: tests of that start Python itself. The tests of the
@@ -188,6 +189,9 @@ def become(order: Mapping[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] == ["imported"]:
+        print(*sys.modules)
+        sys.exit(0)
     for name in _IMPORTED:
         __import__(name)
     gc.freeze()  # what is here stays shared: a child's collector leaves it alone
