@@ -21,6 +21,7 @@ from psycopg import sql
 from marketplace.catalog.models import Version
 from marketplace.vault import replica_client, tasks
 from tests.marketplace.vault.factories import Sold
+from tests.tiers import SERVICES
 from tests.together.canary import Canary, files_under, memory_of
 from tests.together.replica_process import ReplicaProcess, sell
 from tests.together.test_with_platform import administer, completion
@@ -155,7 +156,7 @@ def test_a_canary_is_in_memory_while_it_is_resident_and_nowhere_else_even_after_
     assert replica.kill(signal.SIGSEGV) == -signal.SIGSEGV
     assert set(REPOSITORY.glob("core*")) == cores_before
 
-    folders = [tmp_path, Path(os.environ["INTARSIA_TEST_SERVICES"]), data_folder(), Path("/dev/shm")]
+    folders = [tmp_path, Path(os.environ[SERVICES]), data_folder(), Path("/dev/shm")]
     assert elsewhere([revoked, crashed], folders, began) == []
     _the_search_finds_files_and_rows(crashed, second, tmp_path, began)
 

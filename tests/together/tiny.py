@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.services import MARKER
+from tests.tiers import SERVICES
 from tests.warm import warm
 
 PROMPT = [40, 41, 42, 43, 44, 45]
@@ -41,7 +41,7 @@ class Tiny:
 
 def shared_tiny() -> Tiny:
     """Return the one of this session: its workers share a folder, and the first that comes has it made."""
-    folder = Path(os.environ[MARKER]) / "tiny"
+    folder = Path(os.environ[SERVICES]) / "tiny"
     folder.mkdir(mode=0o700, exist_ok=True)
     handle = os.open(folder, os.O_RDONLY)
     try:
