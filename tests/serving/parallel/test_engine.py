@@ -47,6 +47,7 @@ def with_dora(tiny: Tiny, tmp_path: Path) -> Tiny:
     return dataclasses.replace(tiny, adapters=tmp_path)
 
 
+@pytest.mark.deep
 async def test_two_processes_answer_as_one_until_one_is_killed(tiny: Tiny, with_dora: Tiny) -> None:
     mixed, long = prompts(10), prompts(12, low=150, high=170, seed=6)
     sampled = SamplingParams(temperature=0.8, top_p=0.9, seed=7, ignore_eos=True, logprobs=2)
