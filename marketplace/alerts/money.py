@@ -31,7 +31,7 @@ def store_notice(
 
 def tell_money_events() -> int:
     """Tell what billing has noted since; return how many of its messages were told, to whoever asked."""
-    waiting = Outbox.objects.filter(announced_at=None, topic__in=Outbox.TOLD).order_by("id")[:BATCH]
+    waiting = Outbox.objects.filter(Outbox.waiting()).order_by("id")[:BATCH]
     return sum(_tell(row) for row in waiting)
 
 
