@@ -28,8 +28,6 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     (TEXT, {"prompt": "hi", "logprobs": 5, "stream": True}),
     (TEXT, {"prompt": ["hi", "ho"], "logprobs": 1, "echo": True, "max_tokens": 0}),
     (TEXT, {"prompt": [1, 2], "logprobs": 0, "logit_bias": {"5": 1}}),
-    # A text that names the field of a chat makes the gateway read a chat: the replica still reads a completion.
-    (TEXT, {"prompt": "hi", "logprobs": 0, "messages": [{"role": "user", "content": "hi"}]}),
 ]
 ALLOWED: list[tuple[str, dict[str, Any]]] = [
     (CHAT, {"logprobs": None, "top_logprobs": None}),
