@@ -73,7 +73,7 @@ async def test_agents_own_fields_are_taken_and_wishes_are_refused_before_a_hold(
 @pytest.mark.asyncio
 async def test_the_path_says_what_a_body_is_and_not_a_word_in_it(world: World) -> None:
     """A completion that names the field of a chat would be read as one by the gateway, and not by a replica."""
-    body = {"model": "maker/thing", "prompt": "hi", "max_tokens": 8}
+    body = {"model": "maker/thing", "prompt": "hi there, everyone", "max_tokens": 8}
     async with world.http.post("/v1/completions", json=body | {"messages": MESSAGES}) as answer:
         assert (answer.status, (await answer.json())["error"]["param"]) == (400, "messages")
     assert await money(world) == UNTOUCHED | {"holds": []}
