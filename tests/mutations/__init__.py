@@ -4,6 +4,7 @@
     python -m tests.mutations --list           the names
     python -m tests.mutations --only NAME …    some of them
     python -m tests.mutations -j 2             two at a time
+    python -m tests.mutations --near           with the nearest tests alone: a quick first look at what is caught
 
 `faults.py` has them: a file, its text, the text in its place, and the folders of tests that should notice. A fault is
 planted in a copy of the working tree in a temporary folder, never in the tree itself, and those folders' tests of the

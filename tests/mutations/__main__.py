@@ -23,6 +23,7 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="name the faults and plant none")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="faults whose name or file contains one of these")
     parser.add_argument("-j", type=int, default=1, metavar="N", help="how many at a time")
+    parser.add_argument("--near", action="store_true", help="run the nearest tests alone: a quick first look")
     arguments = parser.parse_args()
     chosen = [fault for fault in ALL if not arguments.only or _is_named(fault, arguments.only)]
     if arguments.list:
@@ -32,7 +33,7 @@ def main() -> int:
     if services.MISSING or not chosen:
         print(f"missing: {', '.join(services.MISSING)}" if services.MISSING else "no fault has such a name")
         return 1
-    verdicts = _try_all(chosen, at_once=arguments.j)
+    verdicts = _try_all(chosen, at_once=arguments.j, near=arguments.near)
     caught = sum(verdict.word == "caught" for verdict in verdicts)
     print(f"\n{caught} of {len(verdicts)} caught")
     for verdict in verdicts:
@@ -44,11 +45,11 @@ def _is_named(fault: Fault, names: Sequence[str]) -> bool:
     return any(name in fault.name or name in fault.file for name in names)
 
 
-def _try_all(faults: Sequence[Fault], *, at_once: int) -> list[Verdict]:
+def _try_all(faults: Sequence[Fault], *, at_once: int, near: bool) -> list[Verdict]:
     with tempfile.TemporaryDirectory(prefix="intarsia-mutations-") as root, ThreadPoolExecutor(at_once) as threads:
         copies: SimpleQueue[Copy] = SimpleQueue()
         for number in range(at_once):
-            copies.put(Copy(Path(root, str(number)), number + 1))
+            copies.put(Copy(Path(root, str(number)), number + 1, near=near))
 
         def try_one(fault: Fault) -> Verdict:
             copy = copies.get()

@@ -1,6 +1,7 @@
 """Pytest plugin (`-p tests.mutations.nearest`): the tests nearest to a fault run first, then the cheapest.
 
-Which tests run is not changed, so neither is the verdict; a fault that is caught is caught in seconds.
+Which tests run is not changed, so neither is the verdict; a fault that is caught is caught in seconds. With ALONE in
+the environment the nearest run alone: a first look, which cannot say that a fault survives.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import pytest
 from tests.tiers.durations import Durations
 
 FAULTY = "INTARSIA_FAULTY_FILE"  # of the tree, as `billing/refunds.py`
+ALONE = "INTARSIA_NEAREST_TESTS_ALONE"
 
 
 def distance(test_file: Path, faulty: Path) -> int:
@@ -26,7 +28,7 @@ def distance(test_file: Path, faulty: Path) -> int:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     """Order by nearness and time once everybody else has ordered; a file's tests stay together."""
     yield
     faulty, durations = Path(os.environ[FAULTY]), Durations.read()
@@ -34,4 +36,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     for item in items:
         seconds[item.path] = seconds.get(item.path, 0.0) + durations.of(item.nodeid)
     places = {file: (distance(file, faulty), seconds[file], file) for file in seconds}
+    if os.environ.get(ALONE):
+        far = [item for item in items if places[item.path][0] > 1]
+        config.hook.pytest_deselected(items=far)
+        items[:] = [item for item in items if places[item.path][0] <= 1]
     items.sort(key=lambda item: places[item.path])

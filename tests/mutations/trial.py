@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from devstack.state import REPOSITORY
 from tests import services
 from tests.mutations import nearest
@@ -41,9 +43,12 @@ class Verdict:
 
 
 class Copy:
-    """A copy of the working tree in `folder`; its tests have a database and a cache of their own."""
+    """A copy of the working tree in `folder`; its tests have a database and a cache of their own.
 
-    def __init__(self, folder: Path, number: int) -> None:
+    near: run the tests alone that are nearest to a fault
+    """
+
+    def __init__(self, folder: Path, number: int, *, near: bool) -> None:
         self._folder = folder
         listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
         names = subprocess.run(listed, cwd=REPOSITORY, check=True, capture_output=True, text=True).stdout
@@ -53,6 +58,7 @@ class Copy:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(source, target)
         self._environment = os.environ | {
+            nearest.ALONE: "1" if near else "",
             "PYTHONPATH": str(folder),
             "DATABASE_URL": _numbered(os.environ["DATABASE_URL"], f"intarsia_{number}"),
             "DATABASE_ADMIN_URL": _numbered(os.environ["DATABASE_ADMIN_URL"], f"intarsia_{number}"),
@@ -75,9 +81,9 @@ class Copy:
             finally:
                 _write(file, right)
             seconds, noticed = time.monotonic() - started, _NOTICED.search(output)
-            if status == 0:
+            if status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
                 return Verdict(fault, seconds)
-            if status != 1 or noticed is None:
+            if status != pytest.ExitCode.TESTS_FAILED or noticed is None:
                 return Verdict(fault, seconds, error=output[-2_000:])
             if self._run(fault, [noticed[1]])[0] == 0:
                 return Verdict(fault, seconds, noticed[1])
