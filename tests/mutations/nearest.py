@@ -27,8 +27,14 @@ def distance(test_file: Path, faulty: Path) -> int:
     return 1 if re.search(names, test_file.read_text("utf-8")) else 2
 
 
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Import no file of tests that are not among the nearest, where those run alone."""
+    alone = os.environ.get(ALONE) and collection_path.is_file() and collection_path.suffix == ".py"
+    return True if alone and distance(collection_path, Path(os.environ[FAULTY])) > 1 else None
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     """Order by nearness and time once everybody else has ordered; a file's tests stay together."""
     yield
     faulty, durations = Path(os.environ[FAULTY]), Durations.read()
@@ -36,8 +42,4 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         seconds[item.path] = seconds.get(item.path, 0.0) + durations.of(item.nodeid)
     places = {file: (distance(file, faulty), seconds[file], file) for file in seconds}
-    if os.environ.get(ALONE):
-        far = [item for item in items if places[item.path][0] > 1]
-        config.hook.pytest_deselected(items=far)
-        items[:] = [item for item in items if places[item.path][0] <= 1]
     items.sort(key=lambda item: places[item.path])

@@ -50,6 +50,7 @@ class Copy:
 
     def __init__(self, folder: Path, number: int, *, near: bool) -> None:
         self._folder = folder
+        self._green: set[str] = set()  # tests that passed without a fault
         listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
         names = subprocess.run(listed, cwd=REPOSITORY, check=True, capture_output=True, text=True).stdout
         for name in filter(None, names.split("\0")):
@@ -85,7 +86,8 @@ class Copy:
                 return Verdict(fault, seconds)
             if status != pytest.ExitCode.TESTS_FAILED or noticed is None:
                 return Verdict(fault, seconds, error=output[-2_000:])
-            if self._run(fault, [noticed[1]])[0] == 0:
+            if noticed[1] in self._green or self._run(fault, [noticed[1]])[0] == pytest.ExitCode.OK:
+                self._green.add(noticed[1])
                 return Verdict(fault, seconds, noticed[1])
             red.append(noticed[1])
         return Verdict(fault, seconds, error=f"these fail without the fault too: {', '.join(red)}")
