@@ -20,11 +20,12 @@ ALONE = "INTARSIA_NEAREST_TESTS_ALONE"
 
 
 def distance(test_file: Path, faulty: Path) -> int:
-    """Return 0 for tests named after the module, 1 for those whose file names it, 2 for others."""
+    """Return 0 for tests named after the module, 1 for those whose file names it or its package, 2 for others."""
     if faulty.stem in test_file.stem:
         return 0
-    names = rf"\b{re.escape('.'.join(faulty.with_suffix('').parts))}\b|\b{faulty.stem}\b"
-    return 1 if re.search(names, test_file.read_text("utf-8")) else 2
+    module = faulty.with_suffix("").parts
+    names = [faulty.stem, ".".join(module), *([".".join(module[:-1])] if len(module) > 2 else [])]
+    return 1 if re.search(rf"\b(?:{'|'.join(map(re.escape, names))})\b", test_file.read_text("utf-8")) else 2
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
