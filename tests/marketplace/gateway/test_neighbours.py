@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from django.utils import timezone
 
 from billing.lots import deposit
 from billing.models import Account, LedgerTransaction, Lot
-from marketplace.accounts.models import Organization
+from marketplace.accounts.models import ApiKey, Organization
 from marketplace.accounts.services import create_api_key
 from marketplace.catalog.models import Model, Version
 from marketplace.catalog.services import set_price
@@ -67,3 +68,20 @@ async def test_free_amounts_that_were_used_with_another_model_or_by_another_cust
     left = await free("maker/other")
     await call("maker/thing")
     assert await free("maker/thing") < FREE and await free("maker/other") == left
+
+
+async def test_a_key_answers_until_the_moment_of_its_revocation_or_its_end_and_others_go_on(world: World) -> None:
+    @sync_to_async
+    def key_with(field: str, seconds: float) -> str:
+        key, text = create_api_key(organization=world.consumer, name=field, scopes=["predict"], created_by=None)
+        ApiKey.objects.filter(pk=key.pk).update(**{field: timezone.now() + timedelta(seconds=seconds)})
+        return text
+
+    for field, code in (("revoked_at", "revoked_api_key"), ("expires_at", "expired_api_key")):
+        for seconds, status in ((600, 200), (-1, 401)):
+            headers = {"authorization": f"Bearer {await key_with(field, seconds)}"}
+            answer = await world.http.get("/v1/models", headers=headers)
+            assert answer.status == status, (field, seconds)
+            if status == 401:
+                assert (await answer.json())["error"]["code"] == code
+    assert (await world.http.get("/v1/models")).status == 200
