@@ -16,6 +16,7 @@ from marketplace.accounts.models import ApiKey, Organization
 from marketplace.accounts.services import create_api_key
 from marketplace.catalog.models import Model, Version
 from marketplace.catalog.services import set_price
+from marketplace.vault.models import EnrolledReplica
 from tests.marketplace.gateway.conftest import FUNDS, World
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.django_db(transaction=True)]
@@ -85,3 +86,22 @@ async def test_a_key_answers_until_the_moment_of_its_revocation_or_its_end_and_o
             if status == 401:
                 assert (await answer.json())["error"]["code"] == code
     assert (await world.http.get("/v1/models")).status == 200
+
+
+@pytest.mark.parametrize(("name", "status"), [("another", 200), ("scripted", 503)])
+async def test_a_drained_replica_is_sent_no_call_and_its_neighbours_are(world: World, name: str, status: int) -> None:
+    @sync_to_async
+    def drain() -> None:
+        EnrolledReplica.objects.create(
+            name=name,
+            base_model=world.model.base_model,
+            host="127.0.0.1",
+            releases_per_hour=1,
+            credential_digest=bytes(32),
+            credential_expires_at=timezone.now(),
+            drained_at=timezone.now(),
+        )
+
+    await drain()
+    answer = await world.http.post("/v1/chat/completions", json=world.body())
+    assert answer.status == status and len(world.replica.served) == (1 if status == 200 else 0)
