@@ -19,6 +19,7 @@ from marketplace.accounts.errors import Conflict, InvalidCredentials, InvalidInp
 from marketplace.accounts.key_limits import checked_models, checked_networks, networks_of, require_address
 from marketplace.accounts.locks import lock_api_key, lock_organization
 from marketplace.accounts.models import ApiKey, Organization, User
+from marketplace.accounts.seals import SealBroken
 from marketplace.accounts.verification import require_verified
 from marketplace.guards.policies import PolicyError, check_policy
 
@@ -207,7 +208,10 @@ def authenticate_api_key(*, text: str, address: str | None = None) -> ApiKey:
     prefix = parse_api_key(text)
     if prefix is None:
         raise refused
-    key = ApiKey.objects.filter(prefix=prefix).select_related("organization", "created_by").first()
+    try:
+        key = ApiKey.objects.filter(prefix=prefix).select_related("organization", "created_by").first()
+    except SealBroken:
+        raise refused from None
     digest = digest_api_key(text, settings.ENV.api_key_pepper)
     if key is None or not hmac.compare_digest(bytes(key.digest), digest):
         raise refused

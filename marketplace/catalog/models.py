@@ -15,6 +15,7 @@ from django.db.models.functions import Now, Upper
 from billing import pricing
 from billing.pricing import BASIS_POINTS
 from marketplace.accounts.models import Organization, slug_validator
+from marketplace.accounts.seals import SealedModel
 from marketplace.catalog.checkpoints import BaseLine as BaseLine  # tables of this app, too
 from marketplace.catalog.checkpoints import BaseModel as BaseModel
 from marketplace.catalog.checkpoints import Clearance as Clearance
@@ -115,8 +116,10 @@ class Model(models.Model):
         return ModelFacts(price, newest, evaluations[0] if evaluations else None)
 
 
-class Version(models.Model):
+class Version(SealedModel):
     """An immutable sealed adapter. States move along `NEXT_STATES` only."""
+
+    SEALED: ClassVar = ("id", "model_id", "number", "package_digest", "signing_key_id", "state")
 
     class State(models.TextChoices):
         UPLOADING = "uploading"

@@ -1,0 +1,52 @@
+"""Rows that carry authority are sealed (`accounts.seals`). Rows of before have no seal, and count for nothing."""
+
+import django.utils.timezone
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+    dependencies = [("vault", "0013_fleet_credentials")]
+
+    operations = [
+        migrations.AddField(
+            model_name="enrolledreplica",
+            name="seal",
+            field=models.BinaryField(default=b"", editable=False, max_length=32),
+            preserve_default=False,
+        ),
+        migrations.AddField(
+            model_name="fleetcredential",
+            name="seal",
+            field=models.BinaryField(default=b"", editable=False, max_length=32),
+            preserve_default=False,
+        ),
+        migrations.AddField(
+            model_name="platformkey",
+            name="seal",
+            field=models.BinaryField(default=b"", editable=False, max_length=32),
+            preserve_default=False,
+        ),
+        migrations.AddField(
+            model_name="releaseorder",
+            name="seal",
+            field=models.BinaryField(default=b"", editable=False, max_length=32),
+            preserve_default=False,
+        ),
+        migrations.AddField(
+            model_name="replica",
+            name="seal",
+            field=models.BinaryField(default=b"", editable=False, max_length=32),
+            preserve_default=False,
+        ),
+        migrations.AddField(
+            model_name="signingkey",
+            name="seal",
+            field=models.BinaryField(default=b"", editable=False, max_length=32),
+            preserve_default=False,
+        ),
+        migrations.AlterField(
+            model_name="platformkey",
+            name="created_at",
+            field=models.DateTimeField(default=django.utils.timezone.now),
+        ),
+    ]
