@@ -33,7 +33,8 @@ from protocol.names import ModelName
 logger = logging.getLogger(__name__)
 
 _KEY_SQL = f"""
-SELECT o.slug, k.last_used_at, o.suspended_at IS NOT NULL, {", ".join(f"k.{column}" for column in ApiKey.SEALED)}, k.seal
+SELECT o.slug, k.last_used_at, o.suspended_at IS NOT NULL,
+    {", ".join(f"k.{column}" for column in ApiKey.SEALED)}, k.seal
 FROM accounts_apikey k JOIN accounts_organization o ON o.id = k.organization_id WHERE k.prefix = ANY (%s)
 """
 _TOUCH_SQL = "UPDATE accounts_apikey SET last_used_at = now() WHERE id = ANY (%s)"

@@ -46,8 +46,8 @@ def require_demand(*, version: Version, replica: Replica, purpose: str) -> None:
 
 
 def require_budget(*, replica: Replica) -> None:
-    """Raise SessionRefused for a replica that staff did not enrol, or revoked; ReleaseBudgetSpent if it was lent as many
-    keys within an hour as it may be, over all its boots.
+    """Raise SessionRefused for a replica that staff did not enrol, or revoked; ReleaseBudgetSpent if it was lent as
+    many keys within an hour as it may be, over all its boots.
 
     The replica's enrolment stays locked to the end of the transaction, so that its requests are counted one at a time.
     """

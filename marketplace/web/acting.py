@@ -75,15 +75,15 @@ def acting_of(request: HttpRequest) -> Acting | None:
     if hasattr(request, "_acting"):
         known: Acting | None = request._acting
         return known
+    acting = request._acting = None  # also for the page that says that a membership is not the platform's
     memberships = list(selectors.memberships_of(user=request.user))
-    acting = None
     if memberships:
         wanted = request.session.get(SESSION_KEY)
         current = _chosen(memberships, wanted)
         choices = tuple(row.organization for row in memberships)
         lacks = second_factor.is_missing(organization=current.organization, user=request.user)
         acting = Acting(request.user, current.organization, current.role, choices, lacks)
-    request._acting = acting  # type: ignore[attr-defined]
+    request._acting = acting
     return acting
 
 

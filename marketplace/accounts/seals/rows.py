@@ -1,7 +1,7 @@
 """Models whose rows carry authority: sealed as they are saved, checked as they are loaded.
 
-A model names its sealed fields once, as columns, in `SEALED`. Every way to write them through the ORM seals the row, and
-every way to load one checks it, so no caller can forget: a row that the platform did not write cannot be loaded.
+A model names its sealed fields once, as columns, in `SEALED`. Every way to write them through the ORM seals the row,
+and every way to load one checks it, so no caller can forget: a row that the platform did not write cannot be loaded.
 Statements past the ORM read the same columns and call `require_seal`. What a statement alone decides (`exists`,
 `values`) is no authority.
 """
@@ -39,6 +39,14 @@ class SealedQuerySet(models.QuerySet[Any]):
         return len(rows)
 
     update.alters_data = True  # type: ignore[attr-defined]
+
+    def only(self, *fields: Any) -> Self:
+        """Load rows whole all the same: a part of a row cannot be checked."""
+        return self._chain()
+
+    def defer(self, *fields: Any) -> Self:
+        """As `only`."""
+        return self._chain()
 
     def bulk_create(self, objs: Iterable[Any], *args: Any, **kwargs: Any) -> list[Any]:
         """Seal the rows, then create them."""
