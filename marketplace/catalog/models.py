@@ -38,8 +38,10 @@ _at_most_everything = MaxValueValidator(BASIS_POINTS)
 _multiplier = [MinValueValidator(MIN_CLASS_BPS), MaxValueValidator(MAX_CLASS_BPS)]
 
 
-class Model(models.Model):
+class Model(SealedModel):
     """A listing. `kind=base` sells the bare base model and has no package."""
+
+    SEALED: ClassVar = ("id", "organization_id", "kind", "visibility")
 
     class Kind(models.TextChoices):
         ADAPTER = "adapter"

@@ -8,6 +8,12 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.AddField(
+            model_name="model",
+            name="seal",
+            field=models.BinaryField(default=b"", editable=False, max_length=32),
+            preserve_default=False,
+        ),
+        migrations.AddField(
             model_name="version",
             name="seal",
             field=models.BinaryField(default=b"", editable=False, max_length=32),

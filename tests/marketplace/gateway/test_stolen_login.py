@@ -45,6 +45,14 @@ async def test_a_key_that_was_moved_spends_nothing_of_the_other_organization(wor
     assert await money(world) == {**UNTOUCHED, "holds": []}
 
 
+async def test_a_listing_that_was_given_to_another_creator_earns_nothing(world: World) -> None:
+    await change("catalog_model", "true", organization_id=world.consumer.pk)
+    await change("accounts_organization", "id = %s", world.creator.pk, slug="former")
+    await change("accounts_organization", "id = %s", world.consumer.pk, slug="maker")
+    assert (await world.http.post(CHAT, json=world.body())).status == 403
+    assert await money(world) == {**UNTOUCHED, "holds": []}
+
+
 async def test_no_prompt_goes_to_a_replica_that_did_not_register(world: World) -> None:
     await run(
         "INSERT INTO vault_replica (id, name, url, base_fingerprint, hpke_public_key, receipt_public_key, evidence,"

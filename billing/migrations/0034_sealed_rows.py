@@ -1,0 +1,34 @@
+"""Rows that say who is paid, and whose card pays, are sealed (`accounts.seals`)."""
+
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+    dependencies = [("billing", "0033_attempts_of_checkpoints")]
+
+    operations = [
+        migrations.AddField(
+            model_name="autotopup",
+            name="seal",
+            field=models.BinaryField(default=b"", editable=False, max_length=32),
+            preserve_default=False,
+        ),
+        migrations.AddField(
+            model_name="payoutaccount",
+            name="seal",
+            field=models.BinaryField(default=b"", editable=False, max_length=32),
+            preserve_default=False,
+        ),
+        migrations.AddField(
+            model_name="savedcard",
+            name="seal",
+            field=models.BinaryField(default=b"", editable=False, max_length=32),
+            preserve_default=False,
+        ),
+        migrations.AddField(
+            model_name="stripecustomer",
+            name="seal",
+            field=models.BinaryField(default=b"", editable=False, max_length=32),
+            preserve_default=False,
+        ),
+    ]
