@@ -31,4 +31,6 @@ class Migration(migrations.Migration):
             field=models.BinaryField(default=b"", editable=False, max_length=32),
             preserve_default=False,
         ),
+        migrations.AlterModelOptions(name="savedcard", options={"base_manager_name": "objects"}),
+        migrations.AlterModelOptions(name="stripecustomer", options={"base_manager_name": "objects"}),
     ]

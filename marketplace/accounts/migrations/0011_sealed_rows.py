@@ -37,4 +37,5 @@ class Migration(migrations.Migration):
                 "constraints": [models.UniqueConstraint(fields=("table", "row_id"), name="row_seal_unique")],
             },
         ),
+        migrations.AlterModelOptions(name="apikey", options={"base_manager_name": "objects"}),
     ]

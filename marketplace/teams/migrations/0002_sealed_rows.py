@@ -19,4 +19,5 @@ class Migration(migrations.Migration):
             field=models.BinaryField(default=b"", editable=False, max_length=32),
             preserve_default=False,
         ),
+        migrations.AlterModelOptions(name="transfer", options={"base_manager_name": "objects"}),
     ]

@@ -49,4 +49,8 @@ class Migration(migrations.Migration):
             name="created_at",
             field=models.DateTimeField(default=django.utils.timezone.now),
         ),
+        migrations.AlterModelOptions(name="enrolledreplica", options={"base_manager_name": "objects"}),
+        migrations.AlterModelOptions(name="fleetcredential", options={"base_manager_name": "objects"}),
+        migrations.AlterModelOptions(name="platformkey", options={"base_manager_name": "objects"}),
+        migrations.AlterModelOptions(name="signingkey", options={"base_manager_name": "objects"}),
     ]
