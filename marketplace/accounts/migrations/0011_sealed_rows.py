@@ -10,20 +10,17 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name="apikey",
             name="seal",
-            field=models.BinaryField(default=b"", editable=False, max_length=32),
-            preserve_default=False,
+            field=models.BinaryField(db_default=b"", editable=False, max_length=32),
         ),
         migrations.AddField(
             model_name="membership",
             name="seal",
-            field=models.BinaryField(default=b"", editable=False, max_length=32),
-            preserve_default=False,
+            field=models.BinaryField(db_default=b"", editable=False, max_length=32),
         ),
         migrations.AddField(
             model_name="user",
             name="seal",
-            field=models.BinaryField(default=b"", editable=False, max_length=32),
-            preserve_default=False,
+            field=models.BinaryField(db_default=b"", editable=False, max_length=32),
         ),
         migrations.CreateModel(
             name="RowSeal",

@@ -13,7 +13,7 @@ from django.db import models, transaction
 from django.db.models.signals import post_delete
 
 from marketplace.accounts.seals.macs import require_seal, seal_of
-from marketplace.accounts.seals.rows import values_of
+from marketplace.accounts.seals.rows import column_of, values_of
 
 PROTECTED: dict[type[models.Model], tuple[str, ...]] = {}
 
@@ -29,6 +29,10 @@ def protect(model: type[models.Model], *columns: str) -> None:
     save, load = model.save, model.from_db.__func__  # type: ignore[attr-defined]
 
     def sealing_save(row: Any, *args: Any, **kwargs: Any) -> None:
+        names = kwargs.get("update_fields")
+        if names is not None and not {column_of(model, name) for name in names} & set(columns):
+            save(row, *args, **kwargs)
+            return
         with transaction.atomic():
             save(row, *args, **kwargs)
             seal_beside(row, columns)

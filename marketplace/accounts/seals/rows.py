@@ -68,7 +68,8 @@ class SealedModel(models.Model):
 
     SEALED: ClassVar[tuple[str, ...]] = ()  # columns, in the order in which they are sealed
 
-    seal = models.BinaryField(max_length=32, editable=False)
+    # Without a value a row is not sealed, and counts for nothing.
+    seal = models.BinaryField(max_length=32, editable=False, db_default=b"")
 
     objects = SealedQuerySet.as_manager()
 

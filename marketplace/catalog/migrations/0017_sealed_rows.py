@@ -10,13 +10,11 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name="model",
             name="seal",
-            field=models.BinaryField(default=b"", editable=False, max_length=32),
-            preserve_default=False,
+            field=models.BinaryField(db_default=b"", editable=False, max_length=32),
         ),
         migrations.AddField(
             model_name="version",
             name="seal",
-            field=models.BinaryField(default=b"", editable=False, max_length=32),
-            preserve_default=False,
+            field=models.BinaryField(db_default=b"", editable=False, max_length=32),
         ),
     ]

@@ -10,14 +10,12 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name="invite",
             name="seal",
-            field=models.BinaryField(default=b"", editable=False, max_length=32),
-            preserve_default=False,
+            field=models.BinaryField(db_default=b"", editable=False, max_length=32),
         ),
         migrations.AddField(
             model_name="transfer",
             name="seal",
-            field=models.BinaryField(default=b"", editable=False, max_length=32),
-            preserve_default=False,
+            field=models.BinaryField(db_default=b"", editable=False, max_length=32),
         ),
         migrations.AlterModelOptions(name="transfer", options={"base_manager_name": "objects"}),
     ]

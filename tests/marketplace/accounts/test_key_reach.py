@@ -217,6 +217,35 @@ def test_runs_that_a_key_begins_spend_within_it(acme: Organization) -> None:
 
 
 @pytest.mark.django_db
+def test_a_key_invites_nobody_and_changes_no_role(acme: Organization) -> None:
+    api = Api(make_key(acme)[1])
+    owner = acme.memberships.get(role="owner").user
+    for method, path, sent in (
+        ("POST", "organizations/acme/invites", {"email": "a@example.com", "role": "owner"}),
+        ("POST", "organizations/acme/transfer", {"user_id": str(owner.pk)}),
+        ("PATCH", f"organizations/acme/members/{owner.pk}", {"role": "viewer"}),
+    ):
+        assert error_of(api.call(method, path, sent), 403)["code"] == "session_required"
+    assert acme.memberships.get().role == "owner" and not acme.invites.exists()
+
+
+@pytest.mark.django_db
+def test_a_key_with_a_budget_begins_no_evaluation_that_is_not_counted_in_it(acme: Organization) -> None:
+    owner = acme.memberships.get(role="owner").user
+    _, text = create_limited_key(
+        organization=acme,
+        name="x",
+        scopes=["publish"],
+        created_by=owner,
+        expires_at=None,
+        limits=Limits(total_nano_usd=1),
+    )
+    path = "eval-sets/00000000-0000-0000-0000-000000000001/runs"
+    assert error_of(Api(text).post(path, {}), 403)["code"] == "beyond_own_limits"
+    assert error_of(Api(make_key(acme)[1]).post(path, {}), 404)
+
+
+@pytest.mark.django_db
 def test_people_and_keys_without_limits_are_bound_by_nothing_new(acme: Organization) -> None:
     api = Api(make_key(acme)[1])
     wide = {"name": "x", "scopes": ["predict", "publish", "account", "read"]}
