@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from django.utils import timezone
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from billing.budgets import tree
@@ -25,6 +25,8 @@ from tests.marketplace.catalog.factories import make_key, make_organization
 ADDRESSES = ["10.0.0.1", "10.0.1.1", "10.1.0.1", "192.0.2.1", "2001:db8::1"]
 NETWORKS = ["10.0.0.0/8", "10.0.0.0/16", "10.0.0.0/24", "10.1.0.0/16", "192.0.2.1/32", "2001:db8::/32", "0.0.0.0/0"]
 TIMES = [datetime(2030, 1, day, tzinfo=UTC) for day in (1, 2, 3)]
+# No bound on the clock of a busy machine.
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 reaches = st.builds(
     Reach,
     scopes=st.frozensets(st.sampled_from(["predict", "publish", "account", "read"])),
@@ -67,6 +69,7 @@ def may(reach: Reach) -> set[tuple[str, Any]]:
     return allowed
 
 
+@PATIENT
 @given(reaches, reaches)
 def test_a_reach_within_another_allows_nothing_that_the_other_does_not(inner: Reach, outer: Reach) -> None:
     if is_within(inner, outer):
@@ -75,6 +78,7 @@ def test_a_reach_within_another_allows_nothing_that_the_other_does_not(inner: Re
         assert not may(inner) <= may(outer)
 
 
+@PATIENT
 @given(reaches, reaches, reaches)
 def test_the_rule_is_an_order(one: Reach, two: Reach, three: Reach) -> None:
     assert is_within(one, one) and is_within(one, Reach(scopes=frozenset({"account", "publish", "predict", "read"})))

@@ -12,7 +12,7 @@ import pytest
 from django.apps import apps
 from django.db import models
 from django.db.models import F
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from marketplace.accounts.models import ApiKey, Membership, User
@@ -38,6 +38,7 @@ values = (
 )
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(values, min_size=1, max_size=4), st.lists(values, min_size=1, max_size=4))
 def test_two_rows_share_a_seal_only_if_they_are_the_same(first: list[Any], second: list[Any]) -> None:
     def name(row: list[Any]) -> tuple[str, ...]:
