@@ -24,15 +24,15 @@ class SealedQuerySet(models.QuerySet[Any]):
 
     def update(self, **values: Any) -> int:
         """Change all rows; where a sealed field is among `values`, each row is locked, checked and sealed anew."""
-        touched = {column_of(self.model, name) for name in values} & set(self.model.SEALED)
+        touched = {name: value for name, value in values.items() if column_of(self.model, name) in self.model.SEALED}
         if not touched:
             return super().update(**values)
-        if unknown := sorted(name for name, value in values.items() if hasattr(value, "resolve_expression")):
-            raise TypeError(f"a sealed row is updated with values, not with expressions: {', '.join(unknown)}")
+        if unknown := sorted(name for name, value in touched.items() if hasattr(value, "resolve_expression")):
+            raise TypeError(f"sealed fields are updated with values, not with expressions: {', '.join(unknown)}")
         with transaction.atomic(using=self.db):
             rows = lock_sealed(self.using(self.db))
             for row in rows:
-                for name, value in values.items():
+                for name, value in touched.items():
                     setattr(row, name, value)
                 one = models.QuerySet(self.model, using=self.db).filter(pk=row.pk)
                 one.update(**values, **{SEAL: row.sealed()})

@@ -134,6 +134,7 @@ def test_every_way_to_write_through_the_orm_seals() -> None:
     organization.memberships.create(user=people[3], role=Membership.Role.VIEWER)
     assert Membership.objects.filter(user__in=people).update(role="developer") == 4
     assert [row.role for row in Membership.objects.filter(user__in=people)] == ["developer"] * 4
+    assert Membership.objects.filter(user__in=people).update(role="viewer", created_at=F("created_at")) == 4
     with pytest.raises(TypeError, match="not with expressions"):
         Membership.objects.update(role=F("role"))
     with pytest.raises(TypeError, match="update"):
