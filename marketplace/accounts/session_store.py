@@ -67,4 +67,4 @@ class SessionStore(db.SessionStore):
     @property
     def key_salt(self) -> str:
         """Name the row in what is signed."""
-        return f"intarsia.session.{digest_of(self._get_or_create_session_key())}"
+        return f"intarsia.session.{digest_of(self._get_or_create_session_key())}"  # type: ignore[attr-defined]

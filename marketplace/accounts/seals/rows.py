@@ -8,7 +8,7 @@ Statements past the ORM read the same columns and call `require_seal`. What a st
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, ClassVar, Self
 
 from django.db import models, transaction
@@ -34,7 +34,7 @@ class SealedQuerySet(models.QuerySet[Any]):
             for row in rows:
                 for name, value in touched.items():
                     setattr(row, name, value)
-                one = models.QuerySet(self.model, using=self.db).filter(pk=row.pk)
+                one: models.QuerySet[Any] = models.QuerySet(self.model, using=self.db).filter(pk=row.pk)
                 one.update(**values, **{SEAL: row.sealed()})
         return len(rows)
 
@@ -42,11 +42,11 @@ class SealedQuerySet(models.QuerySet[Any]):
 
     def only(self, *fields: Any) -> Self:
         """Load rows whole all the same: a part of a row cannot be checked."""
-        return self._chain()
+        return self.all()
 
     def defer(self, *fields: Any) -> Self:
         """As `only`."""
-        return self._chain()
+        return self.all()
 
     def bulk_create(self, objs: Iterable[Any], *args: Any, **kwargs: Any) -> list[Any]:
         """Seal the rows, then create them."""
@@ -95,9 +95,9 @@ class SealedModel(models.Model):
         return values_of(self, self.SEALED)
 
     @classmethod
-    def from_db(cls, db: str | None, field_names: Iterable[str], values: Iterable[Any]) -> Self:
+    def from_db(cls, db: str | None, field_names: Collection[str], values: Collection[Any], **options: Any) -> Self:
         """Load a row. Raises SealBroken unless it is sealed."""
-        row = super().from_db(db, list(field_names), list(values))
+        row = super().from_db(db, field_names, values, **options)
         if missing := row.get_deferred_fields() & {*cls.SEALED, SEAL}:
             raise TypeError(f"a sealed row is loaded whole: {', '.join(sorted(missing))} would be missing")
         require_seal(cls._meta.db_table, cls.SEALED, row._sealed_values(), row.seal)
