@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from ipaddress import ip_network
+from typing import Any
 
 from marketplace.accounts import audit
 from marketplace.accounts.errors import NotAllowed
@@ -58,13 +59,12 @@ def _models(inner: Reach, outer: Reach) -> bool:
 def _networks(inner: Reach, outer: Reach) -> bool:
     if not outer.networks:
         return True
-    wide = [ip_network(text) for text in outer.networks]
-    return bool(inner.networks) and all(_is_in(text, wide) for text in inner.networks)
+    return bool(inner.networks) and all(_is_in(text, outer.networks) for text in inner.networks)
 
 
-def _is_in(text: str, wide: Collection[object]) -> bool:
-    network = ip_network(text)
-    return any(network.version == one.version and network.subnet_of(one) for one in wide)  # type: ignore[attr-defined]
+def _is_in(text: str, wide: Collection[str]) -> bool:
+    network: Any = ip_network(text)
+    return any(network.version == one.version and network.subnet_of(one) for one in map(ip_network, wide))
 
 
 def _expires_at(inner: Reach, outer: Reach) -> bool:

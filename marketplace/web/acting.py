@@ -75,7 +75,8 @@ def acting_of(request: HttpRequest) -> Acting | None:
     if hasattr(request, "_acting"):
         known: Acting | None = request._acting
         return known
-    acting = request._acting = None  # also for the page that says that a membership is not the platform's
+    # Also for the page that says that a membership is not the platform's.
+    request._acting = acting = None  # type: ignore[attr-defined]
     memberships = list(selectors.memberships_of(user=request.user))
     if memberships:
         wanted = request.session.get(SESSION_KEY)
@@ -83,7 +84,7 @@ def acting_of(request: HttpRequest) -> Acting | None:
         choices = tuple(row.organization for row in memberships)
         lacks = second_factor.is_missing(organization=current.organization, user=request.user)
         acting = Acting(request.user, current.organization, current.role, choices, lacks)
-    request._acting = acting
+    request._acting = acting  # type: ignore[attr-defined]
     return acting
 
 
