@@ -75,8 +75,8 @@ def acting_of(request: HttpRequest) -> Acting | None:
     if hasattr(request, "_acting"):
         known: Acting | None = request._acting
         return known
-    # Also for the page that says that a membership is not the platform's.
-    request._acting = acting = None  # type: ignore[attr-defined]
+    acting: Acting | None = None
+    request._acting = acting  # type: ignore[attr-defined]  # for the page about a membership that is not sealed, too
     memberships = list(selectors.memberships_of(user=request.user))
     if memberships:
         wanted = request.session.get(SESSION_KEY)
