@@ -29,6 +29,8 @@ from marketplace.calls import (
 from marketplace.catalog.models import Version
 from tests.marketplace.gateway.conftest import FUNDS, World, money
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 COST = 500 + 6 * 1_000 + 4 * 100 + 5 * 3_000  # nano-dollars of the scripted replica's answer
 
 

@@ -27,12 +27,12 @@ from tests.marketplace.gateway.conftest import FUNDS, World, keep_alive, money
 from tests.marketplace.gateway.scripted_replica import ScriptedReplica
 from tests.sealed_weights.factories import HF_CONFIG as CONFIG
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 SMALLER = "ef" * 32
 CALLS = "/v1/chat/completions"
 
 
-@pytest_asyncio.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def smaller(api: World, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ScriptedReplica]:
     """A replica of a second checkpoint, which takes every call that it gets; the reference's refuses none either."""
     monkeypatch.setattr("marketplace.evals.clearing.current_app.send_task", lambda *_, **__: None)

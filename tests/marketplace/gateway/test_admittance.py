@@ -14,7 +14,7 @@ from marketplace.catalog import services as catalog
 from marketplace.catalog.services.listings import ListingText
 from tests.marketplace.gateway.conftest import UNTOUCHED, World, money
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @sync_to_async

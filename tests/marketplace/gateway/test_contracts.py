@@ -16,7 +16,7 @@ from marketplace.gateway.requests import DEFAULT_MAX_TOKENS
 from marketplace.gateway.writer import Writer
 from tests.marketplace.gateway.conftest import UNTOUCHED, World, broken_stream, events, until_closed
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 SCHEMA = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}
 CONTRACT = {

@@ -34,7 +34,7 @@ from tests.marketplace.gateway.conftest import (
 from tests.marketplace.gateway.scripted_replica import ScriptedReplica
 from tests.marketplace.gateway.test_predictions import COST
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 ONE_TOKEN = COST - 4 * 3000
 MESSAGES: Any = [{"role": "user", "content": "hi"}]

@@ -30,7 +30,7 @@ from marketplace.vault.pool_demand import (
 )
 from tests.marketplace.gateway.conftest import UNTOUCHED, World, broken_stream, keep_alive, money, until
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture

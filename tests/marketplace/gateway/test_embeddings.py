@@ -10,7 +10,7 @@ from billing.models import Hold, Usage
 from marketplace.catalog.services import set_price
 from tests.marketplace.gateway.conftest import FUNDS, UNTOUCHED, World, money
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 TERMS = {"input_micro_usd_per_mtok": 1_000_000, "output_micro_usd_per_mtok": 3_000_000, "per_prediction_nano_usd": 500}
 
 

@@ -25,7 +25,7 @@ from tests.marketplace.gateway.masking import (
     use,
 )
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 CHAT = "/v1/chat/completions"
 NOTHING = UNTOUCHED | {"holds": []}
 

@@ -35,7 +35,7 @@ from tests.marketplace.gateway.settlement.sweeping import ago, rewrite
 from tests.marketplace.gateway.test_delivery import ONE_TOKEN
 from tests.marketplace.gateway.test_predictions import COST
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 FETCHABLE = 7 * 2**20  # bytes: more than the sockets hold, and less than is too large to be kept
 
 

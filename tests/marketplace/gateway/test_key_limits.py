@@ -17,7 +17,7 @@ from marketplace.accounts.services import change_api_key, revoke_api_key
 from tests.marketplace.gateway.conftest import UNTOUCHED, World, money
 from tests.marketplace.gateway.replaying import second_gateway
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 CHAT = "/v1/chat/completions"
 SOON = 5.0  # seconds: the promise
 

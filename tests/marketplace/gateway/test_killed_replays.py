@@ -20,7 +20,7 @@ from tests.marketplace.gateway.replaying import CHAT, KEY, ask, is_replay
 from tests.marketplace.gateway.test_delivery import ONE_TOKEN
 from tests.marketplace.gateway.test_predictions import COST
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.slow]  # a process each
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]  # a process each
 
 
 @contextlib.asynccontextmanager

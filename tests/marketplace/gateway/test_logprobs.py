@@ -12,7 +12,7 @@ from marketplace.protection.services import set_protection
 from tests.marketplace.gateway.conftest import UNTOUCHED, World, money
 from tests.marketplace.gateway.test_contracts import CONTRACT
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 REFUSED: list[tuple[str, dict[str, Any]]] = [

@@ -12,7 +12,7 @@ from billing.models import Incident
 from tests.marketplace.gateway.conftest import UNTOUCHED, World, money
 from tests.marketplace.gateway.settlement.hostile_receipts import LIES
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -36,7 +36,7 @@ from tests.marketplace.gateway.masking import (
     use,
 )
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 CHAT = "/v1/chat/completions"
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "guards.md"
 TERMS = {"input_micro_usd_per_mtok": 1_000_000, "output_micro_usd_per_mtok": 3_000_000, "per_prediction_nano_usd": 500}

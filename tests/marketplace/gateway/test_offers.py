@@ -23,7 +23,7 @@ from protocol.names import parse_model_name
 from tests.marketplace.catalog.factories import add_member
 from tests.marketplace.gateway.conftest import World
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 async def offer(world: World, name: str = "maker/thing", consumer: Organization | None = None) -> Offer:

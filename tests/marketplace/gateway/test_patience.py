@@ -18,11 +18,11 @@ from marketplace.vault.models import Replica
 from tests.marketplace.gateway.conftest import UNTOUCHED, World, events, keep_alive, money, until, until_closed
 from tests.marketplace.gateway.scripted_replica import ScriptedReplica
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.django_db(transaction=True)]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 SHORT = 0.3
 
 
-@pytest_asyncio.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def other(world: World) -> AsyncIterator[ScriptedReplica]:
     """Another replica of the same base, which answers."""
     replica = ScriptedReplica()

@@ -21,7 +21,7 @@ from marketplace.protection.models import Customer, Protection
 from tests.database import as_owner
 from tests.marketplace.gateway.conftest import UNTOUCHED, World, money, until, until_closed
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 CHAT = "/v1/chat/completions"
 
 

@@ -12,7 +12,7 @@ from marketplace.accounts.services import create_api_key, revoke_api_key
 from marketplace.catalog.models import Model, Version
 from tests.marketplace.gateway.conftest import UNTOUCHED, World, money
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest.mark.parametrize(

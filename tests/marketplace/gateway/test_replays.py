@@ -29,7 +29,7 @@ from tests.marketplace.gateway.replaying import CHAT, ask, code_of, is_replay, n
 from tests.marketplace.gateway.test_delivery import MESSAGES, openai_client
 from tests.marketplace.gateway.test_predictions import COST
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "replays.md"
 
 

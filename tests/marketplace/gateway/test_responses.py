@@ -29,7 +29,7 @@ WEATHER: Any = {
 }
 
 
-@pytest_asyncio.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def client(world: World) -> Any:
     async with AsyncOpenAI(base_url=f"{world.url}/v1", api_key=world.key_text, max_retries=0) as client:
         yield client

@@ -15,7 +15,7 @@ from marketplace.vault.models import Replica
 from tests.marketplace.gateway.conftest import UNTOUCHED, World, money
 from tests.marketplace.vault.factories import make_replica
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 PATH = "/v1/chat/completions"
 
 

@@ -13,7 +13,7 @@ from protocol.messages import PREDICTION_HEADER
 from protocol.tracing import Spans
 from tests.marketplace.gateway.conftest import World
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 CALLERS = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 SECRET = "the patient's name is Ada"
 

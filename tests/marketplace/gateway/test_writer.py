@@ -29,10 +29,10 @@ from marketplace.gateway.writer import Writer
 from protocol.receipts import Receipt
 from tests.marketplace.gateway.conftest import FUNDS, World, money
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-@pytest_asyncio.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def writer(world: World) -> AsyncIterator[Writer]:
     writer = Writer(settings.ENV.database_url)
     yield writer

@@ -20,6 +20,8 @@ from tests.marketplace.gateway.conftest import FUNDS, World, money, until
 from tests.marketplace.jobs.conftest import CHAT, stranger, work
 from tests.marketplace.jobs.test_batches import COST
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 
 async def create(world: World, *, status: int = 202, key: str = "", **changes: Any) -> dict[str, Any]:
     body = {"endpoint": CHAT, "body": world.body(), **changes}
