@@ -15,6 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from unittest import mock
+from uuid import UUID
 
 import aiohttp
 import pytest
@@ -27,7 +28,7 @@ from django.utils import timezone
 
 from billing.ledger import get_account
 from billing.lots import deposit
-from billing.models import Account, Hold, LedgerTransaction, Lot, Usage
+from billing.models import Account, GatewayProcess, Hold, LedgerTransaction, Lot, Usage
 from billing.selectors import platform_summary
 from billing.splits import simple_parts, split_id
 from marketplace.accounts.models import ApiKey, Organization
@@ -39,7 +40,7 @@ from marketplace.gateway.cache import TtlCache
 from marketplace.vault.models import Replica
 from marketplace.vault.services import bootstrap_platform_keys
 from protocol.events import event_data
-from tests.database import empty_tables
+from tests.database import as_superuser, empty_tables
 from tests.marketplace.gateway.scripted_replica import ScriptedReplica
 
 FUNDS = 5_000_000  # nano-dollars: a good hundred small predictions, not one of the largest
@@ -206,6 +207,7 @@ class Running:
     server: uvicorn.Server
     url: str
     clock: CacheClock
+    process: UUID  # of the gateway
     tasks: set[asyncio.Task[Any]]  # of the gateway itself, for as long as it lives
 
     async def idle(self) -> None:
@@ -247,11 +249,20 @@ async def shared_gateway(
             assert not task.done()
             await asyncio.sleep(0.005)
         url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-        yield Running(gateway, server, url, clock, asyncio.all_tasks() - {asyncio.current_task()})  # type: ignore[arg-type]
+        process = (await sync_to_async(GatewayProcess.objects.get)()).pk
+        tasks = {one for one in asyncio.all_tasks() if one is not asyncio.current_task()}
+        yield Running(gateway, server, url, clock, process, tasks)
         server.should_exit = True
         await task
         await sync_to_async(empty_tables)()
         await sync_to_async(connections.close_all)()  # of the thread that ran the ORM for this loop
+
+
+def _empty(process: UUID) -> None:
+    """Empty the database, but for what a running gateway has there."""
+    empty_tables(keep=OF_THE_GATEWAY)
+    with as_superuser():
+        GatewayProcess.objects.exclude(pk=process).delete()
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -270,7 +281,7 @@ async def world(db: None, shared_gateway: Running) -> AsyncIterator[World]:
     await replica.stop()
     await shared_gateway.idle()
     shared_gateway.clock.ahead += FORGOTTEN_SECONDS
-    await sync_to_async(empty_tables)(keep=OF_THE_GATEWAY)
+    await sync_to_async(_empty)(shared_gateway.process)
 
 
 @pytest.fixture(autouse=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -98,19 +96,14 @@ async def test_what_cannot_be_searched_is_not_sent_on(
 async def test_a_policy_bites_within_two_seconds_of_being_set(world: World) -> None:
     assert (await world.http.post(CHAT, json=chat(world, TEXT))).status == 200
     await sync_to_async(set_key_guards)(key=world.key, guards={"card": "refuse"})
-    began = time.monotonic()
-    while (await world.http.post(CHAT, json=chat(world, TEXT))).status != 400:
-        assert time.monotonic() < began + 5
-        await asyncio.sleep(0.05)
+    world.let_pass(2)
+    assert (await world.http.post(CHAT, json=chat(world, TEXT))).status == 400
 
 
-async def test_a_key_in_use_is_dead_within_five_seconds_of_its_revocation(world: World) -> None:
+async def test_a_key_in_use_is_dead_within_two_seconds_of_its_revocation(world: World) -> None:
     assert (await world.http.post(CHAT, json=world.body())).status == 200
     await sync_to_async(revoke_api_key)(key=world.key)
-    began = time.monotonic()
-    while (await world.http.post(CHAT, json=world.body())).status != 401:
-        assert time.monotonic() < began + 5
-        await asyncio.sleep(0.05)
+    world.let_pass(2)
     spent = await money(world)
     assert (await world.http.post(CHAT, json=world.body())).status == 401
     assert await money(world) == spent

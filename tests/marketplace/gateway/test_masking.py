@@ -162,7 +162,7 @@ async def test_completions_and_embeddings_are_masked(world: World) -> None:
     await world.http.post("/v1/completions", json={"model": "maker/thing", "prompt": [TEXT, "b"], "max_tokens": 4})
     assert sent(world)["prompt"] == [MASKED, "b"]
     await sync_to_async(set_price)(model=world.model, embedding_micro_usd_per_mtok=200_000, **TERMS)
-    world.gateway._offers._rows._entries.clear()
+    world.let_pass(1)
     await world.http.post("/v1/embeddings", json={"model": "maker/thing", "input": TEXT})
     assert sent(world)["input"] == MASKED
 
@@ -196,7 +196,7 @@ async def test_half_an_answer_under_a_contract_is_judged_as_before(world: World)
         "logprobs": "none",
     }
     await sync_to_async(world.version.save)()
-    world.gateway._offers._rows._entries.clear()
+    world.let_pass(1)
     world.replica.texts, world.replica.finish = ['{"to": "', "<EMAIL", "_1>", '"}'], "stop"
     for stream in (False, True):
         body = chat(world, f"Mail {EMAIL}", stream=stream)

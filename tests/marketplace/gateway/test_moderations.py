@@ -76,7 +76,7 @@ async def test_names_that_clients_send_by_themselves_mean_the_platforms_guard(wo
 async def test_a_model_that_is_no_guard_is_refused_before_any_hold(world: World) -> None:
     for changes in ({"max_tokens": 24}, {"logprobs": "none"}):
         await become_guard(world, **changes)
-        world.gateway._offers._rows._entries.clear()
+        world.let_pass(1)
         status, answer = await ask(world, "hi")
         assert status == 400 and "not a guard" in answer["error"]["message"]  # type: ignore[index]
     assert await money(world) == UNTOUCHED | {"holds": []}

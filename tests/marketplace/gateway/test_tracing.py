@@ -19,10 +19,10 @@ SECRET = "the patient's name is Ada"
 
 
 @pytest.fixture
-def exporter(world: World) -> InMemorySpanExporter:
+def exporter(world: World, monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    world.gateway._spans = Spans(provider)
+    monkeypatch.setattr(world.gateway, "_spans", Spans(provider))
     return exporter
 
 

@@ -129,7 +129,7 @@ async def test_one_bad_item_fails_alone(world: World, writer: Writer, monkeypatc
 
 
 async def test_a_batch_whose_connection_is_lost_after_its_commit_is_sent_again_and_done_once(
-    world: World, writer: Writer, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost = []
 
@@ -144,8 +144,9 @@ async def test_a_batch_whose_connection_is_lost_after_its_commit_is_sent_again_a
 
         return write
 
-    for lane in (writer._places, writer._charges):
-        monkeypatch.setattr(lane, "_statement", losing(lane._statement))
+    for statement in ("place_holds", "settle_holds"):
+        monkeypatch.setattr(module, statement, losing(getattr(module, statement)))
+    writer = Writer(settings.ENV.database_url)
     holds = [terms(world), terms(world)]
     await asyncio.gather(*(writer.place(one) for one in holds))
     assert (await money(world))["held"] == 2_000
@@ -153,6 +154,7 @@ async def test_a_batch_whose_connection_is_lost_after_its_commit_is_sent_again_a
     assert len(lost) == 2 and [one.cost for one in answers] == [1_000, 1_000]
     after = await money(world)
     assert after["posted"] == FUNDS - 2_000 and after["held"] == 0 and after["usage"] == 2
+    await writer.close()
 
 
 async def test_a_database_that_ended_every_connection_is_connected_to_again(world: World, writer: Writer) -> None:
