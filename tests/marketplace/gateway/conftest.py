@@ -269,8 +269,8 @@ def _empty(process: UUID) -> None:
 async def world(db: None, shared_gateway: Running) -> AsyncIterator[World]:
     """New organizations, a key, a wallet, a model and a replica in a database without any others.
 
-    What a test leaves to the next one is a gateway whose caches are too old to be used. `db` is there for pytest-django,
-    which makes a database for tests that ask for it by this name; its transaction stays empty.
+    What a test leaves to the next one is a gateway whose caches are too old to be used. `db` is there for
+    pytest-django, which makes a database for tests that ask for it by this name; its transaction stays empty.
     """
     replica = ScriptedReplica()
     await replica.start()

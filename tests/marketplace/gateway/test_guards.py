@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from asgiref.sync import sync_to_async
 
@@ -28,11 +26,9 @@ CHAT = "/v1/chat/completions"
 NOTHING = UNTOUCHED | {"holds": []}
 
 
-@pytest.fixture(scope="module")
-def finder() -> Iterator[SharedFinder]:
-    one = SharedFinder()
-    yield one
-    super(SharedFinder, one).close()
+@pytest.fixture
+def finder(warm_finder: Finder) -> SharedFinder:
+    return SharedFinder(warm_finder)
 
 
 @pytest.fixture(autouse=True)

@@ -6,12 +6,12 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
+import pytest_asyncio
 from asgiref.sync import sync_to_async
 
 from billing.budgets import tree
@@ -20,6 +20,7 @@ from billing.models import BudgetNode, Hold, KeptAnswer, Usage
 from marketplace.accounts.services import rotate_api_key
 from marketplace.catalog.services import set_price
 from marketplace.gateway.bounds import chat_bound
+from marketplace.guards.finder import Finder
 from tests.marketplace.gateway.conftest import UNTOUCHED, World, events, money, until_closed
 from tests.marketplace.gateway.masking import (
     ALL,
@@ -44,17 +45,14 @@ ANSWER = "Dear <EMAIL_1>, your card <CARD_1> < 5 & <EMAIL_9>"
 RESTORED = f"Dear {EMAIL}, your card {CARD} < 5 & <EMAIL_9>"
 
 
-@pytest.fixture(scope="module")
-def finder() -> Iterator[SharedFinder]:
-    one = SharedFinder()
-    yield one
-    super(SharedFinder, one).close()
+@pytest.fixture
+def finder(warm_finder: Finder) -> SharedFinder:
+    return SharedFinder(warm_finder)
 
 
-@pytest.fixture(autouse=True)
+@pytest_asyncio.fixture(autouse=True, loop_scope="module")
 async def _masking(world: World, finder: SharedFinder) -> None:
     use(world, finder)
-    finder.asked = 0
     await guard_key(world, ALL)
     world.replica.texts = list(ANSWER)
 
