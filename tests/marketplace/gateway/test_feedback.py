@@ -19,7 +19,7 @@ from redis import Redis
 from marketplace.accounts.services import create_api_key
 from marketplace.watch import refusals
 from marketplace.watch.models import Demand, Hour, HourCaller, Thumb
-from tests.marketplace.gateway.conftest import World, money
+from tests.marketplace.gateway.conftest import World, money, until
 
 PAGE = Path(__file__).parents[3] / "docs" / "in-use.md"
 ANY = str(uuid.UUID(int=1))
@@ -116,11 +116,11 @@ async def test_refusals_of_a_version_are_counted_once_and_good_answers_cost_noth
             assert (await world.http.post("/v1/chat/completions", json=world.body(max_tokens=10**6))).status == 402
         await world.replica.stop()
         assert (await world.http.post("/v1/chat/completions", json=world.body())).status == 503
-        for _ in range(100):
-            if sum(map(int, valkey.hvals(refusals.COUNTERS))) == 3:
-                break
-            await asyncio.sleep(0.02)  # a refusal does not wait for its count
-        assert sum(map(int, valkey.hvals(refusals.COUNTERS))) == 3
+
+        async def three() -> bool:  # a refusal does not wait for its count
+            return sum(map(int, valkey.hvals(refusals.COUNTERS))) == 3
+
+        await until(three)
     ((failures, codes, callers),) = await counted()
     demand = await sync_to_async(lambda: list(Demand.objects.values_list("latency_class", "served", "refused")))()
     assert demand == [("standard", 0, 1)], "what is too dear, or unknown, would have been no load"

@@ -162,10 +162,9 @@ async def test_a_database_that_ended_every_connection_is_connected_to_again(worl
 
     def end_all() -> None:
         with django_connection.cursor() as cursor:
-            cursor.execute("RESET role")
             cursor.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                "WHERE datname = current_database() AND usename = current_user"  # the tests log in as another one
             )
 
     await sync_to_async(end_all)()
