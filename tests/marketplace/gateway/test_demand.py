@@ -33,7 +33,7 @@ from tests.marketplace.gateway.conftest import UNTOUCHED, World, broken_stream, 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-@pytest_asyncio.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def valkey() -> AsyncIterator[AsyncRedis]:
     found = AsyncRedis.from_url(settings.ENV.valkey_url)
     yield found
