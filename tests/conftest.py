@@ -12,6 +12,7 @@ from unittest import mock
 
 import pytest
 
+from tests.package_folder import MissingToolError
 from tests.services import MISSING
 
 
@@ -129,16 +130,29 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests marked `gpu` run where CUDA is present; elsewhere they are left out and counted as deselected.
-
-    Files with tests marked `slow` come first: begun last, one of them would keep one core busy alone for minutes.
-    """
+    """Tests marked `gpu` run where CUDA is present; elsewhere they are left out and counted as deselected."""
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if on_gpu and not _has_cuda():
         config.hook.pytest_deselected(items=on_gpu)
         items[:] = [item for item in items if item not in on_gpu]
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Iterator[None]:
+    """Skip what needs a tool that cannot be installed, with the reason."""
+    try:
+        yield
+    except MissingToolError as error:
+        pytest.skip(str(error))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Iterator[None]:
+    """Skip what needs a tool that cannot be installed, with the reason."""
+    try:
+        yield
+    except MissingToolError as error:
+        pytest.skip(str(error))
 
 
 def _has_cuda() -> bool:

@@ -22,7 +22,7 @@ from django.db import connection
 from psycopg.pq import TransactionStatus
 
 from marketplace.config.roles import OWNER, Login
-from tests.services import MARKER
+from tests.tiers import SERVICES
 
 TEMPLATE = "intarsia_template"
 
@@ -35,7 +35,7 @@ def log_in_as_the_administrator() -> None:
 
 def copy_one_template() -> None:
     """Let every worker's database be a copy of one that is migrated once: migrating takes 5 s of a core."""
-    folder = Path(os.environ[MARKER])
+    folder = Path(os.environ[SERVICES])
     with (folder / "template.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "template.made").exists():
