@@ -266,12 +266,15 @@ def _empty(process: UUID) -> None:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def world(db: None, shared_gateway: Running) -> AsyncIterator[World]:
+async def world(request: pytest.FixtureRequest, db: None, shared_gateway: Running) -> AsyncIterator[World]:
     """New organizations, a key, a wallet, a model and a replica in a database without any others.
 
     What a test leaves to the next one is a gateway whose caches are too old to be used. `db` is there for
     pytest-django, which makes a database for tests that ask for it by this name; its transaction stays empty.
     """
+    marker = request.node.get_closest_marker("asyncio")
+    same_loop = marker is not None and marker.kwargs.get("loop_scope") == "module"
+    assert same_loop, 'the gateway answers in its own loop alone: pytest.mark.asyncio(loop_scope="module")'
     replica = ScriptedReplica()
     await replica.start()
     world = await sync_to_async(build)(replica, shared_gateway)

@@ -20,6 +20,7 @@ from marketplace.responses.models import StoredResponse
 from tests.database import as_owner
 from tests.marketplace.gateway.conftest import UNTOUCHED, World, money, until
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 TEXT = "The answer is 42."
 WEATHER: Any = {
     "type": "function",
