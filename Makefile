@@ -52,15 +52,18 @@ agents: tools
 # Every page as pictures, at two widths and in both colour schemes: into the folder screenshots/.
 screenshots: browser
 	@mkdir -p screenshots
-	@SCREENSHOTS=$(CURDIR)/screenshots $(VENV_PYTHON) -m pytest -q tests/marketplace/web/browser/test_pages.py
+	@SCREENSHOTS=$(CURDIR)/screenshots $(VENV_PYTHON) -m pytest -q -m deep tests/marketplace/web/browser/test_pages.py
 	@echo "screenshots/: $$(ls screenshots | wc -l) pictures"
 
+# What ruff and djangofmt cannot check, tests/lint.py does.
 lint: tools
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
+	@$(VENV_PYTHON) -m tests.lint
 	@.venv/bin/djangofmt --quiet --check templates
 	@.venv/bin/djangofmt check --quiet templates
 	@.venv/bin/lint-imports --no-cache
+	@$(VENV_PYTHON) -m benchmarks.results --check
 	@.venv/bin/mypy
 
 # Requests made from the description of both APIs: more than in `make test`, and others. EXAMPLES for each operation.

@@ -33,6 +33,16 @@ def pytest_report_header() -> str | None:
     return f"no databases (missing: {', '.join(MISSING)}): files with GPU tests are collected, and no others"
 
 
+def pytest_configure() -> None:
+    """Bound no generated example by the clock: beside other work any of them may take longer than Hypothesis allows."""
+    try:
+        from hypothesis import HealthCheck, settings
+    except ImportError:  # a machine for GPU tests alone
+        return
+    settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("tests")
+
+
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """Leave out what has no GPU tests where the databases' packages are missing: most could not be imported."""
     if not MISSING:
