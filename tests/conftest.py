@@ -16,16 +16,6 @@ from tests.package_folder import MissingToolError
 from tests.services import MISSING
 
 
-def pytest_configure() -> None:
-    """Let Hypothesis judge no test by the clock: on a busy machine an example, or its making, may take seconds."""
-    try:
-        from hypothesis import HealthCheck, settings
-    except ImportError:
-        return
-    settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-    settings.load_profile("suite")
-
-
 def pytest_report_header() -> str | None:
     """Say why most tests are not there, on a machine that has no databases."""
     if not MISSING:
