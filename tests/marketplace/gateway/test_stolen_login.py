@@ -17,7 +17,7 @@ from marketplace.vault.sessions import TICKET_KEYS_SQL
 from tests.marketplace import thief
 from tests.marketplace.gateway.conftest import FINGERPRINT, UNTOUCHED, World, money
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 CHAT = "/v1/chat/completions"
 
 change, run = sync_to_async(thief.change), sync_to_async(thief.run)
