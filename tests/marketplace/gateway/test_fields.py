@@ -17,7 +17,6 @@ from marketplace.gateway.responses.request import parse_response_request
 from protocol.request_fields import FIELDS, WISHES, Body
 from tests.marketplace.gateway.conftest import UNTOUCHED, World, money
 
-
 MESSAGES = [{"role": "user", "content": "hi"}]
 READERS: dict[Body, tuple[dict[str, Any], Callable[[bytes], Any]]] = {
     "chat": ({"model": "a/b", "messages": MESSAGES}, lambda body: parse_prediction_request(body, {}, chat=True)),
