@@ -16,6 +16,14 @@ MAX_CLOSED_ANSWERS: Final = 64  # a larger set of answers is not counted one by 
 CONTRACT_KEY = "contract"  # of a verification's report
 EXAMPLES_KEY = "examples"  # of it as well
 MAX_SCHEMA_BYTES = 1 << 17  # as the platform keeps it
+Logprobs = Literal["none", "confidence", "open"]
+# Fields whose numbers a caller could move until a choice changes, and the steps per unit that they may be moved by.
+_STEPS: Mapping[str, int] = {
+    "presence_penalty": 20,
+    "frequency_penalty": 20,
+    "repetition_penalty": 20,
+    "length_penalty": 1,
+}
 _Tokens = Annotated[int, msgspec.Meta(ge=0, lt=2**20)]
 
 
@@ -27,7 +35,7 @@ class PublicContract(Answer, frozen=True, kw_only=True):
     output_schema: the JSON schema that every answer follows; None: free text
     messages: one user text per call, or a conversation
     system: what happens to a caller's own system text
-    logprobs: whether callers may ask for log-probabilities
+    logprobs: what callers may learn of probabilities: nothing, the one of a whole answer, or those of tokens
     """
 
     instruction_tokens: _Tokens
@@ -35,7 +43,7 @@ class PublicContract(Answer, frozen=True, kw_only=True):
     output_schema: dict[str, Any] | None
     messages: Literal["single", "chat"]
     system: Literal["replace", "append", "refuse"]
-    logprobs: Literal["none", "open"]
+    logprobs: Logprobs
 
 
 def read_public_contract(value: object) -> PublicContract:
@@ -81,6 +89,31 @@ def cut_is_free(*, has_schema: bool, max_tokens: int, asked: int | None, steered
     from the request alone.
     """
     return has_schema and (asked is None or asked >= max_tokens) and not steered
+
+
+def untold(body: Mapping[str, object], logprobs: Logprobs) -> tuple[str, str] | None:
+    """Return the first field by which a body asks for probabilities that its model does not tell, and the rule.
+
+    A bias tells them as well: moved until another token comes first, it is the distance of the two. Penalties do the
+    same to tokens that were said, and `length_penalty` to whole answers, so they move in steps alone. Gateway and
+    replica each decide from the body. None: the body asks for none of it.
+    """
+    if logprobs == "open":
+        return None
+    wanted = body.get("logprobs")
+    if wanted is not None and wanted is not False:  # 0 alternatives of a completion are those of its own tokens
+        return "logprobs", "this model tells no log-probabilities"
+    if body.get("top_logprobs"):
+        return "top_logprobs", "this model tells no log-probabilities"
+    if body.get("confidence") and logprobs != "confidence":
+        return "confidence", "this model does not tell the probabilities of its answers"
+    if body.get("logit_bias"):
+        return "logit_bias", "a bias would tell log-probabilities, and this model tells none"
+    for name, steps in _STEPS.items():
+        value = body.get(name)
+        if isinstance(value, int | float) and abs(value * steps - round(value * steps)) > 1e-6:
+            return name, f"must be a multiple of {1 / steps:g} here, as this model tells no log-probabilities"
+    return None
 
 
 def closed_answers(schema: Mapping[str, Any] | None) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from protocol.encoding import foreign_beginning
 from protocol.errors import ProtocolError
 
 MAX_ROWS = 10_000
@@ -124,10 +125,9 @@ def _row(number: int, line: bytes) -> EvalRow:
         raise RowRefused(number, f"must have at most {MAX_ROW_BYTES >> 10} KB, has {len(line):,} bytes")
     try:
         value = json.loads(line.decode("utf-8", "strict"), parse_constant=_no_constant)
-    except UnicodeDecodeError:
-        raise RowRefused(number, "must be UTF-8") from None
-    except (ValueError, RecursionError):
-        raise RowRefused(number, "must be one JSON object in one line") from None
+    except (ValueError, RecursionError) as error:
+        rule = "must be UTF-8" if isinstance(error, UnicodeDecodeError) else "must be one JSON object in one line"
+        raise RowRefused(number, foreign_beginning(line) or rule) from None
     if not isinstance(value, dict):
         raise RowRefused(number, "must be one JSON object in one line")
     names = set(value)

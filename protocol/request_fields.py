@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Literal, cast
 
 Use = Literal["used", "ignored", "refused"]
 Body = Literal["chat", "completions", "embeddings", "responses", "moderations", "batches", "files"]
@@ -79,9 +79,12 @@ class UnusableField(Exception):
         self.name, self.message, self.code = name[:64], message, code
 
 
-def check_fields(body: Body, data: Mapping[str, object]) -> None:
-    """Raise UnusableField for the first field of a body that is not taken. null is as good as absent."""
-    known = FIELDS[body]
+def check_fields(body: Body | Iterable[str], data: Mapping[str, object]) -> None:
+    """Raise UnusableField for the first field of a body that is not taken. null is as good as absent.
+
+    `body` is one of OpenAI's, or the names of the fields of one of ours, which are all used.
+    """
+    known = FIELDS[cast(Body, body)] if isinstance(body, str) else dict.fromkeys(body, "used")
     for name, value in data.items():
         use = known.get(name)
         if use in ("used", "ignored") or value is None:

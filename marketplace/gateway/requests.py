@@ -6,7 +6,7 @@ The body itself is forwarded byte for byte, unless a policy masks it (`guarding.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from marketplace.gateway.bounds import MAX_EMBEDDINGS, chat_bound, prompt_bounds
@@ -36,8 +36,7 @@ class PredictionRequest:
     `on_budget`: whether a budget that cannot pay the worst case refuses the request, or stops the answer where it ends.
     `embedding`: vectors are wanted, no text.
     `steered`: a stop string or a bias ends the answer where the caller wants.
-    `logprobs`: the field that asks for log-probabilities; None: none does. `beside_logprobs`: fields that make them
-    worth more.
+    `fields`: the body's own.
     """
 
     model: ModelName
@@ -51,8 +50,9 @@ class PredictionRequest:
     on_budget: OnBudget = "refuse"
     embedding: bool = False
     steered: bool = False
-    logprobs: str | None = None
-    beside_logprobs: tuple[str, ...] = ()
+    fields: Mapping[str, Any] = field(
+        default_factory=dict, repr=False, compare=False
+    )  # a customer's prompt is among them
 
     def worst_prompt_tokens(self, context_length: int, instruction_tokens: int = 0) -> int:
         """Return the most prompt tokens that a model of this context can be made to read: a prompt counts once.
@@ -99,8 +99,7 @@ def parse_prediction_request(
         end_user=_end_user(data, headers),
         on_budget=_on_budget(headers),
         steered=bool(data.get("stop") or data.get("logit_bias")),
-        logprobs=_logprobs(data),
-        beside_logprobs=tuple(name for name in ("echo", "logit_bias") if data.get(name)),
+        fields=data,
     )
 
 
@@ -149,14 +148,6 @@ def _on_budget(headers: Mapping[bytes, bytes]) -> OnBudget:
         case b"stop":
             return "stop"
     raise bad_request(f"`{ON_BUDGET_HEADER}` must be refuse or stop.", ON_BUDGET_HEADER)
-
-
-def _logprobs(data: dict[str, Any]) -> str | None:
-    """Return the field that asks for log-probabilities: 0 alternatives are a token's own, in a completion."""
-    asked = data.get("logprobs")
-    if asked is not None and asked is not False:
-        return "logprobs"
-    return "top_logprobs" if data.get("top_logprobs") else None
 
 
 def _choices(data: dict[str, Any]) -> int:

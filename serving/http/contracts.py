@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from protocol.contracts import closed_answers, cut_is_free
+from protocol.contracts import closed_answers, cut_is_free, untold
 from sealed_weights import Contract
 from serving.adapters.contracts import ContractSource
 from serving.core import AdapterRef
@@ -111,8 +111,8 @@ def applied(body: GenerationBody, contract: Contract) -> ChatBody:
         raise _refusal(
             "prompt", "is not taken: this model is called through /v1/chat/completions", "contract_chat_only"
         )
-    if contract.logprobs == "none" and (body.logprobs or body.top_logprobs):
-        raise _refusal("logprobs", "are not offered by this model", "contract_logprobs")
+    if (asked := untold(msgspec.structs.asdict(body), contract.logprobs)) is not None:
+        raise ApiError(400, f"'{asked[0]}': {asked[1]}.", code="contract_logprobs", param=asked[0])
     sampling = contract.sampling
     changes: dict[str, Any] = {name: sampling[name] for name in sampling if getattr(body, name) is None}
     if body.max_tokens is None and body.max_completion_tokens is None:
