@@ -7,7 +7,6 @@ sides read it by `read_rows`, so what the platform would refuse is refused befor
 from __future__ import annotations
 
 import hashlib
-import json
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from protocol.errors import ProtocolError
+from protocol.json_text import value_of
 
 MAX_ROWS = 10_000
 MAX_ROW_BYTES = 1 << 16
@@ -123,10 +123,10 @@ def _row(number: int, line: bytes) -> EvalRow:
     if len(line) > MAX_ROW_BYTES:
         raise RowRefused(number, f"must have at most {MAX_ROW_BYTES >> 10} KB, has {len(line):,} bytes")
     try:
-        value = json.loads(line.decode("utf-8", "strict"), parse_constant=_no_constant)
+        value = value_of(line.decode("utf-8", "strict"))
     except UnicodeDecodeError:
         raise RowRefused(number, "must be UTF-8") from None
-    except (ValueError, RecursionError):
+    except ValueError:
         raise RowRefused(number, "must be one JSON object in one line") from None
     if not isinstance(value, dict):
         raise RowRefused(number, "must be one JSON object in one line")
@@ -153,10 +153,6 @@ def _messages(number: int, messages: object) -> list[dict[str, str]]:
     return messages
 
 
-def _no_constant(name: str) -> None:
-    raise ValueError(name)
-
-
 # -- what a scorer compares ------------------------------------------------------------------------------------------
 
 MISSING: Final = object()  # an answer has no such part: equal to nothing
@@ -167,8 +163,8 @@ def json_value(text: object) -> Any:
     if not isinstance(text, str):
         return text
     try:
-        return json.loads(text, parse_constant=_no_constant)
-    except (ValueError, RecursionError):
+        return value_of(text)
+    except ValueError:
         return MISSING
 
 

@@ -1,20 +1,29 @@
-"""JSON bodies of requests, read at the edge."""
+"""JSON bodies of requests, read at the edge as `protocol.requests` reads them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-import orjson
-
 from marketplace.gateway.errors import bad_request
+from protocol.errors import RequestRefused
+from protocol.requests.parsing import read_json
+
+
+@contextmanager
+def refused_by_body() -> Iterator[None]:
+    """Raise the Refusal 400 that a RequestRefused is."""
+    try:
+        yield
+    except RequestRefused as refused:
+        raise bad_request(refused.message, refused.param, code=refused.code) from None
 
 
 def json_of(body: bytes) -> object:
     """Return what a body says. Raises Refusal 400."""
-    try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise bad_request(f"The request body is not JSON: {error}.") from None
+    with refused_by_body():
+        return read_json(body)
 
 
 def json_object(body: bytes) -> dict[str, Any]:

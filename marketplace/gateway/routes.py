@@ -14,6 +14,7 @@ from marketplace.gateway.answers import relay_whole
 from marketplace.gateway.asks import CHAT_PATH
 from marketplace.gateway.attack_guards import AttackGuards
 from marketplace.gateway.attempts import WholeAnswer
+from marketplace.gateway.contracts import check_contract
 from marketplace.gateway.dispatch import dispatch
 from marketplace.gateway.errors import unavailable
 from marketplace.gateway.features import Features
@@ -191,6 +192,7 @@ class Routes:
         if calling:
             note_asked(scope, principal, offer, request.latency_class)
         check_logprobs(request, offer)
+        check_contract(request, offer)
         return offer
 
     async def _order(self, asking: _Asking, offer: Offer, scope: Scope) -> Order:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
+from protocol.json_text import is_json
 from serving.constraints import GrammarCompiler
 from serving.http.rules import ToolUse
 from serving.tokenization.tool_calls import CallArguments, CallStart, ToolCallParser
@@ -35,11 +36,7 @@ class CallJudge:
         tool = self._tools.get(name)
         if tool is None:
             return False
-        try:
-            value = json.loads(arguments)
-        except (ValueError, RecursionError):  # cut short, or never JSON
-            return False
-        if not isinstance(value, dict):
+        if not arguments.lstrip().startswith("{") or not is_json(arguments):  # cut short, or never an object
             return False
         return await self._grammars.follows(json.dumps(tool.argument_schema), arguments)
 

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from dataclasses import dataclass
 from typing import Any
 
+from protocol.errors import require
+from protocol.requests.bodies import ChatBody, CompletionBody, EmbeddingBody, Message
+from protocol.requests.checks import MAX_INPUTS, MAX_PROMPTS, prompts_of
+from protocol.requests.parsing import call_arguments
 from serving.http.errors import ApiError
-from serving.http.schema import ChatBody, CompletionBody, EmbeddingBody, Message, require
 from serving.tokenization.chat_template import ChatTemplateError
 from serving.tokenization.tokenizer import Tokenizer
 from serving.tokenization.tools import RawArguments, Tool
 
 # Longer texts are tokenized off the event loop, because they would delay the tokens of all other requests.
 _INLINE_CHARS = 8_192
-MAX_PROMPTS = 128
-MAX_INPUTS = 2048
-_ROLES = {"system", "developer", "user", "assistant", "tool", "function"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +35,11 @@ class PromptReader:
 
     async def completion(self, body: CompletionBody) -> list[Prompt]:
         """Return the prompts of a completion request. Raises ApiError 400."""
-        return await self._read(_several(body.prompt, "prompt", MAX_PROMPTS), "prompt")
+        return await self._read(prompts_of(body.prompt, "prompt", MAX_PROMPTS), "prompt")
 
     async def embedding(self, body: EmbeddingBody) -> list[Prompt]:
         """Return the inputs of an embedding request. Raises ApiError 400."""
-        return await self._read(_several(body.input, "input", MAX_INPUTS), "input")
+        return await self._read(prompts_of(body.input, "input", MAX_INPUTS), "input")
 
     async def chat(self, body: ChatBody, tools: tuple[Tool, ...]) -> list[Prompt]:
         """Return the prompt of a chat request. Raises ApiError 400, also when the template refuses the messages."""
@@ -79,24 +78,17 @@ class PromptReader:
 
 
 def chat_messages(body: ChatBody) -> list[dict[str, Any]]:
-    """Return the messages as a chat template reads them: text parts are joined, arguments of calls become objects.
-
-    Everything that an answer of this server can hold is taken back. Raises ApiError 400 for anything but text.
-    """
-    require(bool(body.messages), "messages", "must hold at least one message")
+    """Return the messages as a chat template reads them: text parts are joined, arguments of calls become objects."""
     out = []
-    for index, message in enumerate(body.messages):
-        at = f"messages[{index}]"
-        require(message.role in _ROLES, f"{at}.role", "must be system, user, assistant or tool")
-        role = "system" if message.role == "developer" else "tool" if message.role == "function" else message.role
-        entry: dict[str, Any] = {"role": role, "content": _text(message, at)}
+    for message in body.messages:
+        role = {"developer": "system", "function": "tool"}.get(message.role, message.role)
+        entry: dict[str, Any] = {"role": role, "content": text_of(message)}
         if message.tool_calls:
-            require(role == "assistant", f"{at}.tool_calls", "belongs to the assistant")
             entry["tool_calls"] = [
                 {
                     "id": call.id,
                     "type": "function",
-                    "function": {"name": call.function.name, "arguments": _arguments(call.function.arguments)},
+                    "function": {"name": call.function.name, "arguments": _arguments(call.function.arguments or "")},
                 }
                 for call in message.tool_calls
             ]
@@ -108,45 +100,16 @@ def chat_messages(body: ChatBody) -> list[dict[str, Any]]:
     return out
 
 
-def _text(message: Message, at: str) -> str:
+def text_of(message: Message) -> str:
+    """Return the text of a message, whose parts are joined."""
     content = message.content
-    if isinstance(content, list):
-        require(
-            all(part.type == "text" and part.text is not None for part in content),
-            f"{at}.content",
-            "must be text: this model reads nothing else",
-        )
-        return "".join(part.text or "" for part in content)
-    return content or ""
+    return "".join(part.text or "" for part in content) if isinstance(content, list) else content or ""
 
 
-def _arguments(text: str | None) -> dict[str, Any]:
+def _arguments(text: str) -> dict[str, Any]:
     """Return the arguments of an earlier call. Those of an answer that ended early are taken as they are."""
-    try:
-        value = json.loads(text or "{}")
-    except (ValueError, RecursionError):
-        return RawArguments(text or "")
-    return value if isinstance(value, dict) else RawArguments(text or "")
-
-
-def _several(value: Any, param: str, most: int) -> list[str | list[int]]:
-    """Return a list from a text, token ids, or a list of either.
-
-    Raises ApiError 400 for an empty list, too many entries, or a mixture within one entry.
-    """
-    if isinstance(value, str):
-        return [value]
-    rule = "must be a string, a list of token ids, or a list of those"
-    require(isinstance(value, list) and bool(value), param, rule)
-    if all(type(token) is int for token in value):
-        return [value]
-    require(len(value) <= most, param, f"must hold at most {most} prompts")
-    fine = all(
-        isinstance(part, str) or (isinstance(part, list) and part and all(type(token) is int for token in part))
-        for part in value
-    )
-    require(fine, param, rule)
-    return list(value)
+    value = call_arguments(text or "{}")
+    return RawArguments(text) if value is None else value
 
 
 async def _apart(size: int, work: Any, *arguments: Any) -> Any:

@@ -8,9 +8,10 @@ from typing import Any, cast
 import jsonschema
 import pytest
 
+from protocol.requests.bodies import ChatBody
+from protocol.requests.parsing import parse
 from serving.constraints import GrammarCompiler, GrammarSpec
 from serving.http import rules
-from serving.http.schema import ChatBody, parse
 from tests.serving.constraints.test_trials import ENDLESS, ENDLESS_LARK
 from tests.serving.http.server import serving
 from tests.serving.http.test_constrained import tokens_of

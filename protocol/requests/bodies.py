@@ -1,8 +1,4 @@
-"""Request bodies, parsed once into typed values.
-
-Unsupported OpenAI fields that would change the answer are refused by name. Fields that would not change it (user,
-metadata, store) are ignored.
-"""
+"""Request bodies as typed values. Fields that are not here (metadata, store) change no answer, and are ignored."""
 
 from __future__ import annotations
 
@@ -10,8 +6,6 @@ from functools import cache
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
-
-from serving.http.errors import ApiError
 
 
 class _Nullable(msgspec.Struct):
@@ -35,8 +29,12 @@ class StreamOptions(_Nullable):
 
 
 class _Model(_Nullable, kw_only=True):
+    """The fields of every body. user, safety_identifier: the caller's name for whom it asks."""
+
     model: str
     service_tier: str | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
 
 
 class _Generation(_Model, kw_only=True):
@@ -172,43 +170,33 @@ class EmbeddingBody(_Model, kw_only=True):
     dimensions: int | None = None
 
 
+# Fields that say who asks what, and how the answer is sent; limits and the number of answers are looked at by value.
+_PLAIN = frozenset(
+    ("model", "messages", "stream", "stream_options", "service_tier", "user", "safety_identifier", "n", "best_of")
+) | frozenset(("max_tokens", "max_completion_tokens"))
 Body = TypeVar("Body", CompletionBody, ChatBody, EmbeddingBody)
 GenerationBody = CompletionBody | ChatBody
 AnyBody = CompletionBody | ChatBody | EmbeddingBody
 
 
-def parse(data: bytes, kind: type[Body]) -> Body:
-    """Parse a body. Raises ApiError 400, which names the error."""
-    try:
-        body = msgspec.json.decode(data, type=kind)
-    except msgspec.ValidationError as error:
-        path = str(error).partition(" - at `$")[2]
-        raise ApiError(400, str(error), code="invalid_value", param=path.rstrip("`").lstrip(".") or None) from None
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise ApiError(400, f"We could not parse the JSON body of your request: {error}", code="invalid_json") from None
-    _refuse_unsupported(body)
-    return body
+def untouched(body: GenerationBody, *, max_tokens: int) -> bool:
+    """Return whether the caller left to the model's contract whatever can influence how an answer ends.
+
+    `max_tokens` is the contract's limit, which may be named. Every other field of a body must be absent, null or at its
+    default, but for those that say what is asked and how it is sent: a new field steers until it is named here.
+    """
+    limits = (body.max_tokens, getattr(body, "max_completion_tokens", None))
+    alone = body.choices == body.computed == 1 and all(limit in (None, max_tokens) for limit in limits)
+    return alone and all(getattr(body, name) == default for name, default in _steering(type(body)))
 
 
-def require(holds: bool, param: str, rule: str) -> None:
-    """Raise ApiError 400 "'param' rule." unless the rule holds."""
-    if not holds:
-        raise ApiError(400, f"'{param}' {rule}.", code="invalid_value", param=param)
+@cache
+def _steering(kind: type[GenerationBody]) -> tuple[tuple[str, Any], ...]:
+    """Return the fields that can influence how an answer ends, with their defaults."""
+    return tuple((f.name, f.default) for f in msgspec.structs.fields(kind) if f.name not in _PLAIN)
 
 
-def _refuse_unsupported(body: AnyBody) -> None:
-    if isinstance(body, EmbeddingBody):
-        require(body.dimensions is None, "dimensions", "is not supported: embeddings have the model's own size")
-        require(body.encoding_format in ("float", "base64"), "encoding_format", "must be float or base64")
-        return
-    require(body.stream_options is None or bool(body.stream), "stream_options", "is only allowed when stream is true")
-    require(body.computed >= body.choices, "best_of", "must be at least n")
-    rule = "cannot be combined with use_beam_search, or a best_of above n: the best are known at the end alone"
-    require(not (body.stream and body.chooses), "stream", rule)
-    if isinstance(body, CompletionBody):
-        require(not body.suffix, "suffix", "is not supported")
-    else:
-        for name, value in (("audio", body.audio), ("functions", body.functions)):
-            require(not value, name, "is not supported")
-        require(not body.web_search_options, "web_search_options", "is not supported")
-        require(body.modalities in (None, ["text"]), "modalities", "must be text")
+def describe_bodies() -> dict[str, Any]:
+    """Return the JSON schemas of all bodies by name; references are those of an OpenAPI document."""
+    kinds = (ChatBody, CompletionBody, EmbeddingBody)
+    return msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")[1]
