@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from billing.models import BillingProfile, Dispute, PaymentDetail
 from billing.rollups.usage import usage_summary
+from protocol.money import usd
 
 PRODUCT = (
     "Prepaid credit for predictions by machine-learning models, delivered over an API at once. The customer bought the "
@@ -27,7 +28,7 @@ def draft_texts(dispute: Dispute) -> dict[str, str]:
         "customer_name": payer.get("name") or (profile.legal_name if profile else "") or top_up.organization.name,
         "customer_email_address": payer.get("email") or (profile.email if profile else ""),
         "access_activity_log": "\n".join(
-            f"{row.day} UTC, {row.model_name}: predictions {row.predictions}, paid ${row.cost_nano_usd / 10**9:.6f}"
+            f"{row.day} UTC, {row.model_name}: predictions {row.predictions}, paid {usd(row.cost_nano_usd)}"
             for row in days[:MAX_DAYS]
         ),
         "service_date": f"{days[0].day}" if days else "",

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -227,8 +228,6 @@ class Routes:
         call = _Call(prediction, asking.path, candidates, key, admission, asking.outgoing.body, asking.stopwatch)
         call.stopwatch.end("admit")
         with client_of(prediction.id) as client:
-            if offer.attack_guard is not None and not call.prediction.order.principal.measures:
-                await self._judge(call, client, headers)
             await self._carry_out(call, client, headers)
 
     def _note_lost(self, prediction: Prediction, effect: Effect) -> None:
@@ -237,32 +236,42 @@ class Routes:
             self.parts.effects.note(replica_id, effect)
         prediction.lost.clear()
 
-    async def _judge(self, call: _Call, client: Client, headers: Headers) -> None:
-        """Ask the model's guard about the request. Raises Refusal 400 or 503, and ClientGone: nothing is held yet."""
-        checking = self.attack_guards.check(self.parts, call.prediction.order, headers[REQUEST_ID_HEADER])
+    async def _judge(self, call: _Call, client: Client, request_id: str, guarded: AsyncExitStack) -> None:
+        """Ask the model's guard about the request, if it has one. Raises Refusal, which releases the hold, and ClientGone."""
+        order = call.prediction.order
+        if order.offer.attack_guard is None or order.principal.measures:
+            return
+        judged = self.attack_guards.judged(self.parts, order, request_id)
         try:
-            await client.unless_gone(checking)
-        except (Refusal, ClientGone):
-            self.protection.refused(call.admission)
-            raise
+            await client.unless_gone(guarded.enter_async_context(judged))
+        except Refusal as refusal:
+            raise await call.prediction.refused(refusal, "refused") from None
+
+    async def _relay(self, call: _Call, client: Client, headers: Headers) -> None:
+        """Let a replica answer, and hand its answer to the client. Raises Refusal and ClientGone."""
+        prediction, request_id = call.prediction, headers[REQUEST_ID_HEADER]
+        headers[PREDICTION_HEADER] = str(prediction.id)
+        await self.prefills.before(prediction, client, call.path, call.candidates[0], request_id)
+        answer = await dispatch(prediction, client, call.path, call.candidates, request_id)
+        call.stopwatch.end("dispatch")
+        self._note_lost(prediction, "moved")
+        if isinstance(answer, WholeAnswer):
+            await relay_whole(prediction, answer, client, headers)
+        else:
+            await relay_stream(prediction, answer, client, headers)
+        call.stopwatch.end("answer")
 
     async def _carry_out(self, call: _Call, client: Client, headers: Headers) -> None:
         prediction, admission = call.prediction, call.admission
         try:
             await prediction.hold(key=call.key, replica=call.candidates[0])
             call.stopwatch.end("hold")
-            headers[PREDICTION_HEADER] = str(prediction.id)
-            request_id, reader = headers[REQUEST_ID_HEADER], call.candidates[0]
-            await self.prefills.before(prediction, client, call.path, reader, request_id)
-            answer = await dispatch(prediction, client, call.path, call.candidates, request_id)
-            call.stopwatch.end("dispatch")
-            self._note_lost(prediction, "moved")
-            if isinstance(answer, WholeAnswer):
-                await relay_whole(prediction, answer, client, headers)
-            else:
-                await relay_stream(prediction, answer, client, headers)
-            call.stopwatch.end("answer")
+            async with AsyncExitStack() as guarded:
+                await self._judge(call, client, headers[REQUEST_ID_HEADER], guarded)
+                await self._relay(call, client, headers)
         except ClientGone:
+            if prediction.replica is None:
+                self.protection.refused(admission)
             await asyncio.shield(prediction.hang_up(0))
         except asyncio.CancelledError:  # the server is shutting down
             await asyncio.shield(prediction.abandon())
