@@ -21,7 +21,7 @@ from devstack.demo.predictions import Answer, Consumer, held_out
 from devstack.demo.process import RunningStack, running_stack
 from devstack.samples import SampleCreator, SampleCreators
 from devstack.state import State
-from protocol.money import decimal
+from protocol.money import CENTS, decimal, usd
 
 TOP_UP_CENTS = 2_500
 GUESSED_ROWS = 6
@@ -82,7 +82,7 @@ async def _demonstrate(state: State, stack: RunningStack) -> tuple[dict[str, Any
 
     heading("A consumer tops up and creates an API key")
     account = PlatformClient(state, stack.url, "consumer", ["account"])
-    with step(f"top-up of ${TOP_UP_CENTS / 100:.2f} through Stripe's client and Checkout (the project's double)"):
+    with step(f"top-up of {usd(TOP_UP_CENTS, CENTS)} through Stripe's client and Checkout (the project's double)"):
         available = account.top_up(TOP_UP_CENTS)
     line(f"wallet: ${decimal(available)}")
     write_profiles(operator, account)
