@@ -129,7 +129,8 @@ class AttackGuards:
 class _OutOfProportion(Refusal):
     """The guard would cost much more than what it guards."""
 
-    code, status = "too_long_to_guard", 400
+    code = "too_long_to_guard"
+    status = 400
 
 
 def _require_in_proportion(order: Order, orders: list[Order]) -> None:

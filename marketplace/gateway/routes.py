@@ -237,7 +237,7 @@ class Routes:
         prediction.lost.clear()
 
     async def _judge(self, call: _Call, client: Client, request_id: str, guarded: AsyncExitStack) -> None:
-        """Ask the model's guard, if it has one, about the request. Raises Refusal, the hold released, and ClientGone."""
+        """Ask the model's guard, if it has one. Raises Refusal, after which nothing is held, and ClientGone."""
         order = call.prediction.order
         if order.offer.attack_guard is None or order.principal.measures:
             return
