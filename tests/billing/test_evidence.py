@@ -88,7 +88,7 @@ def test_a_draft_says_what_was_bought_and_how_it_was_used(double: StripeDouble, 
     roll_up()
     drafts = draft_texts(dispute)
     assert drafts["customer_name"] == "Ada Ltd"
-    assert "UTC, acme/triage: predictions 1, paid $0.020000" in drafts["access_activity_log"]
+    assert "UTC, acme/triage: predictions 1, paid $0.02" in drafts["access_activity_log"]
     assert set(drafts) <= set(TEXTS)
     submit_evidence(dispute_id=dispute.pk, texts=drafts, files={})
     assert double.state.objects[dispute.pk]["evidence"]["service_date"] == drafts["service_date"]
