@@ -1,5 +1,6 @@
 # The commands of the README. Each is idempotent; `make setup` is part of every one of them.
-.PHONY: setup setup-dev tools agents browser triton kernels demo plan run fleet fleet-update fleet-status stop status code test fuzz exact screenshots lint clean
+.PHONY: python setup setup-dev tools agents browser triton kernels demo plan run fleet fleet-update fleet-status stop status code test \
+  test-all deep budget fuzz exact screenshots lint clean
 SHELL := /bin/sh
 PYTHON ?= python3
 PORT ?= 8000
@@ -23,14 +24,16 @@ fleet: setup
 stop status code clean fleet-update fleet-status:
 	@$(VENV_PYTHON) -m devstack $@
 
-setup:
+python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "error: $(PYTHON) is older than 3.11. Name a newer one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+
+setup: python
 	@$(PYTHON) -m devstack.bootstrap
 
 setup-dev: agents browser triton kernels
 
-tools: setup
+tools: python
 	@$(PYTHON) -m devstack.bootstrap --dev
 
 browser: tools
@@ -49,15 +52,18 @@ agents: tools
 # Every page as pictures, at two widths and in both colour schemes: into the folder screenshots/.
 screenshots: browser
 	@mkdir -p screenshots
-	@SCREENSHOTS=$(CURDIR)/screenshots $(VENV_PYTHON) -m pytest -q tests/marketplace/web/browser/test_pages.py
+	@SCREENSHOTS=$(CURDIR)/screenshots $(VENV_PYTHON) -m pytest -q -m deep tests/marketplace/web/browser/test_pages.py
 	@echo "screenshots/: $$(ls screenshots | wc -l) pictures"
 
+# What ruff and djangofmt cannot check, tests/lint.py does.
 lint: tools
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
+	@$(VENV_PYTHON) -m tests.lint
 	@.venv/bin/djangofmt --quiet --check templates
 	@.venv/bin/djangofmt check --quiet templates
 	@.venv/bin/lint-imports --no-cache
+	@$(VENV_PYTHON) -m benchmarks.results --check
 	@.venv/bin/mypy
 
 # Requests made from the description of both APIs: more than in `make test`, and others. EXAMPLES for each operation.
@@ -71,10 +77,17 @@ REQUESTS ?= 10000
 exact: tools
 	@INTARSIA_EXACT_REQUESTS=$(REQUESTS) $(VENV_PYTHON) -m pytest -q -n 2 tests/serving/speculation/test_exact.py
 
-# Processor time is longer beside other work: what measures it runs first, by itself.
-ALONE := tests/marketplace/test_web_process.py
-# Type checks use one core for a minute; installations wait for network and disk. Run together, they hide each other's time.
-test:
-	@+$(MAKE) --no-print-directory --jobs=5 lint agents browser triton kernels
-	@$(VENV_PYTHON) -m pytest -q $(ALONE)
-	@$(VENV_PYTHON) -m pytest -n 3 --dist loadfile --no-loadscope-reorder --ignore=$(ALONE)
+# All that a user relies on, once, at the cheapest level that proves it; twelve minutes on two cores (CONTRIBUTING.md).
+test: tools
+	@$(VENV_PYTHON) -m tests.tiers.run
+
+# The rest of the suite, or one shard of it: `make test-all SHARD=2/6`.
+SHARD ?= 1/1
+test-all: test deep
+
+deep: setup-dev
+	@$(VENV_PYTHON) -m tests.tiers.run --deep $(SHARD)
+
+# Keeps what the tests take now: the order of their files, the shards, and each folder's share of the twelve minutes.
+budget: tools
+	@$(VENV_PYTHON) -m tests.tiers.run --write

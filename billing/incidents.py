@@ -11,7 +11,8 @@ from billing.errors import IncidentNotFound, SecondFactorRequired
 from billing.models import Incident
 from marketplace.accounts import audit
 from marketplace.accounts.models import User
-from marketplace.accounts.policies import PLATFORM_SLUG, is_operator
+from marketplace.accounts.names import PLATFORM_SLUG
+from marketplace.accounts.policies import is_operator
 from marketplace.accounts.second_factor import has_second_factor
 from marketplace.accounts.selectors import organization_named
 

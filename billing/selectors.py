@@ -22,7 +22,7 @@ from django.db.models import (
 )
 from django.db.models.functions import Coalesce, Now
 
-from billing.models import Account, BudgetNode, Correction, Entry, GatewayProcess, Hold, KeptAnswer, TopUp, Usage
+from billing.models import Account, BudgetNode, Correction, Entry, GatewayProcess, Hold, KeptAnswer, Lot, TopUp, Usage
 from billing.rollups.earnings import platform_totals
 from marketplace.accounts.models import Organization
 
@@ -76,6 +76,11 @@ def wallet(organization: Organization) -> Wallet:
     row = Account.objects.filter(organization=organization, kind=Account.Kind.CUSTOMER_CREDIT).values("posted", "held")
     found = row.first()
     return Wallet(**found) if found else Wallet(posted=0, held=0)
+
+
+def has_paid(organization: Organization) -> bool:
+    """Return whether a top-up of the organization ever arrived."""
+    return Lot.objects.filter(account__organization=organization, kind=Lot.Kind.PAID).exists()
 
 
 def usage_with_refunds() -> QuerySet[Usage]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from devstack.errors import LocalStackError
 from devstack.state import State
-from tests.package_folder import install_folder
+from tests.package_folder import install_folder, installing
 
 GROUPS = ("agents", "llama-index")
 _STAMP = "installed-from"
@@ -36,24 +36,27 @@ def alone() -> list[str]:
 
 
 def environment(group: str) -> dict[str, str]:
-    """Return the environment of a process that imports the group. Raises LocalStackError if it is not installed."""
-    if not _is_installed(group):
-        raise LocalStackError(f"The packages of {group} are missing.\nInstall: {sys.executable} -m tests.agents_setup")
+    """Return the environment of a process that imports the group, installed now if it is missing.
+
+    Raises MissingToolError if it cannot be installed.
+    """
+    install(group)
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
     return {**kept, "PYTHONPATH": str(folder(group))}
 
 
 def install(group: str) -> None:
-    """Install one group unless it is there. An interruption leaves nothing behind. Raises LocalStackError."""
+    """Install one group unless it is there. An interruption leaves nothing behind. Raises MissingToolError."""
     if _is_installed(group):
         return
-    # Not compiled: most modules of these packages are never imported.
-    install_folder(
-        folder(group),
-        f"agent frameworks for the tests, {group}",
-        ["--no-compile", f"--requirement={requirements(group)}"],
-        lambda made: (made / _STAMP).write_text(_wanted(group)),
-    )
+    with installing(f"agents-{group}"):
+        if not _is_installed(group):
+            install_folder(
+                folder(group),
+                f"agent frameworks for the tests, {group}",
+                [f"--requirement={requirements(group)}"],
+                lambda made: (made / _STAMP).write_text(_wanted(group)),
+            )
 
 
 def _wanted(group: str) -> str:

@@ -1,4 +1,4 @@
-"""A Chromium for the browser tests: `python -m tests.browser` finds or installs one and prints where it is.
+"""A Chromium for the browser tests: `python -m tests.browser` finds or installs one.
 
 It installs Debian's package where it may; elsewhere it unpacks the same packages into the state folder, which needs no
 rights at all.
@@ -14,13 +14,25 @@ from pathlib import Path
 
 from devstack.errors import LocalStackError
 from devstack.state import State
+from tests.package_folder import MissingToolError, installing
 
 NAMES = ("chromium", "chromium-browser", "google-chrome-stable")
 PACKAGES = ("chromium", "fonts-dejavu-core")
 
 
-def find_browser() -> str | None:
-    """Return the path of a Chromium to drive, or None."""
+def find_browser() -> str:
+    """Return the path of a Chromium to drive, installed now if there is none. Raises MissingToolError."""
+    if found := _found():
+        return found
+    with installing("chromium"):
+        if not _found():
+            install_browser()
+    if found := _found():
+        return found
+    raise MissingToolError("the browser tests need Chromium, and installing it left none")
+
+
+def _found() -> str | None:
     for name in NAMES:
         if path := shutil.which(name):
             return path
@@ -83,8 +95,7 @@ def _unpack_without_rights() -> None:
 
 def main() -> int:
     try:
-        if find_browser() is None:
-            install_browser()
+        find_browser()
     except LocalStackError as error:
         print(f"\nerror: {error}", file=sys.stderr)
         return 1

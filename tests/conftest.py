@@ -11,6 +11,7 @@ from unittest import mock
 
 import pytest
 
+from tests.package_folder import MissingToolError
 from tests.services import MISSING
 
 
@@ -19,6 +20,16 @@ def pytest_report_header() -> str | None:
     if not MISSING:
         return None
     return f"no databases (missing: {', '.join(MISSING)}): files with GPU tests are collected, and no others"
+
+
+def pytest_configure() -> None:
+    """Bound no generated example by the clock: beside other work any of them may take longer than Hypothesis allows."""
+    try:
+        from hypothesis import HealthCheck, settings
+    except ImportError:  # a machine for GPU tests alone
+        return
+    settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("tests")
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
@@ -95,16 +106,29 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests marked `gpu` run where CUDA is present; elsewhere they are left out and counted as deselected.
-
-    Files with tests marked `slow` come first: begun last, one of them would keep one core busy alone for minutes.
-    """
+    """Tests marked `gpu` run where CUDA is present; elsewhere they are left out and counted as deselected."""
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if on_gpu and not _has_cuda():
         config.hook.pytest_deselected(items=on_gpu)
         items[:] = [item for item in items if item not in on_gpu]
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Iterator[None]:
+    """Skip what needs a tool that cannot be installed, with the reason."""
+    try:
+        yield
+    except MissingToolError as error:
+        pytest.skip(str(error))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Iterator[None]:
+    """Skip what needs a tool that cannot be installed, with the reason."""
+    try:
+        yield
+    except MissingToolError as error:
+        pytest.skip(str(error))
 
 
 def _has_cuda() -> bool:

@@ -18,11 +18,12 @@ from unittest import mock
 from django.conf import settings
 from django.core.management import call_command
 from django.core.management.commands.flush import Command as FlushCommand
-from django.db import connection
+from django.db import connection, transaction
+from django.db.backends.utils import CursorWrapper
 from psycopg.pq import TransactionStatus
 
 from marketplace.config.roles import OWNER, Login
-from tests.services import MARKER
+from tests.tiers import SERVICES
 
 TEMPLATE = "intarsia_template"
 
@@ -35,7 +36,7 @@ def log_in_as_the_administrator() -> None:
 
 def copy_one_template() -> None:
     """Let every worker's database be a copy of one that is migrated once: migrating takes 5 s of a core."""
-    folder = Path(os.environ[MARKER])
+    folder = Path(os.environ[SERVICES])
     with (folder / "template.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "template.made").exists():
@@ -98,6 +99,19 @@ def empty_tables() -> None:
             cursor.execute(f"TRUNCATE {', '.join(written)} RESTART IDENTITY CASCADE")
 
 
+def written_rows() -> dict[str, int]:
+    """Count, by table, the rows that the open transaction has inserted, updated and deleted, also those taken back."""
+    with connection.cursor() as cursor:
+        cursor.execute(_COUNTED)
+        return dict(cursor.fetchall())
+
+
+_COUNTED = """
+SELECT relname, n_tup_ins + n_tup_upd + n_tup_del FROM pg_stat_xact_user_tables
+WHERE n_tup_ins + n_tup_upd + n_tup_del > 0
+"""
+
+
 def application() -> str:
     """Return the name of the application's role."""
     return Login.of(settings.ENV.database_url).user
@@ -111,6 +125,15 @@ def as_owner() -> Any:
 def as_superuser() -> Any:
     """Act as the administrator, who can turn triggers off."""
     return _acting_as("none")
+
+
+@contextmanager
+def behind_the_triggers() -> Iterator[CursorWrapper]:
+    """Write as nothing in the product can: no trigger looks, and no foreign key."""
+    with transaction.atomic(), as_superuser(), connection.cursor() as cursor:
+        cursor.execute("SET LOCAL session_replication_role = replica")
+        yield cursor
+        cursor.execute("SET LOCAL session_replication_role = origin")
 
 
 @contextmanager

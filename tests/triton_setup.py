@@ -6,6 +6,7 @@ hold two versions. Each has a folder of its own, which is on PYTHONPATH of the p
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import sys
@@ -13,11 +14,12 @@ from pathlib import Path
 
 from devstack.errors import LocalStackError
 from devstack.state import State
-from tests.package_folder import install_folder
+from tests.package_folder import install_folder, installing
 
 # 3.9.0 comes with new installs, 3.6.0 with torch 2.11, the oldest in use. The interpreter of 3.6 takes
 # one-element arrays for integers, which numpy 2.4 refuses.
 VERSIONS = {"3.9.0": ("triton==3.9.0",), "3.6.0": ("triton==3.6.0", "numpy==2.3.5")}
+NEWEST = "3.9.0"
 # AMD's libraries and NVIDIA's profiler: neither interprets nor compiles for NVIDIA. Half of the installed size.
 UNUSED = ("backends/amd/lib", "backends/nvidia/lib/cupti", "backends/nvidia/lib/cupti-blackwell")
 
@@ -28,9 +30,11 @@ def folder(version: str) -> Path:
 
 
 def environment(version: str, *, interpret: bool) -> dict[str, str]:
-    """Return the environment of a process that imports this version. Raises LocalStackError if it is missing."""
-    if not _is_installed(version):
-        raise LocalStackError(f"Triton {version} is missing.\nInstall it: {sys.executable} -m tests.triton_setup")
+    """Return the environment of a process that imports this version, installed now if it is missing.
+
+    Raises MissingToolError if it cannot be installed.
+    """
+    install(version)
     paths = [str(folder(version)), os.environ.get("PYTHONPATH", "")]
     return {
         **os.environ,
@@ -42,11 +46,13 @@ def environment(version: str, *, interpret: bool) -> dict[str, str]:
 
 
 def install(version: str) -> None:
-    """Install one version unless it is there. An interruption leaves nothing behind. Raises LocalStackError."""
+    """Install one version unless it is there. An interruption leaves nothing behind. Raises MissingToolError."""
     if _is_installed(version):
         return
     note = " for the kernel tests (about 200 MB)"
-    install_folder(folder(version), f"Triton {version}", VERSIONS[version], _remove_unused, note)
+    with installing(f"triton-{version}"):
+        if not _is_installed(version):
+            install_folder(folder(version), f"Triton {version}", VERSIONS[version], _remove_unused, note)
 
 
 def _remove_unused(made: Path) -> None:
@@ -59,8 +65,11 @@ def _is_installed(version: str) -> bool:
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description="Install versions of Triton for the tests.")
+    parser.add_argument("version", nargs="?", choices=list(VERSIONS), help="all, unless one is named")
+    chosen = parser.parse_args().version
     try:
-        for version in VERSIONS:
+        for version in [chosen] if chosen else VERSIONS:
             install(version)
     except LocalStackError as error:
         print(f"\nerror: {error}", file=sys.stderr)

@@ -16,7 +16,7 @@ from billing.papers.letters import unprintable
 from marketplace.accounts import audit
 from marketplace.accounts.errors import InvalidInput
 from marketplace.accounts.models import Organization, User
-from marketplace.accounts.policies import PLATFORM_SLUG
+from marketplace.accounts.names import PLATFORM_SLUG
 
 REQUIRED = ("legal_name", "line1", "city", "country")
 LIMITS = {"legal_name": 120, "email": 254, "line1": 120, "line2": 120, "postal_code": 20, "city": 80, "region": 80}

@@ -13,10 +13,10 @@ from allauth.account.models import EmailConfirmation
 from django.conf import settings
 from django.contrib import messages
 from django.db import transaction
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 
-from marketplace.accounts import features, selectors, services
+from marketplace.accounts import features, selectors, services, sign_in
 from marketplace.accounts.freshness import is_fresh
 from marketplace.accounts.models import User
 
@@ -25,6 +25,11 @@ logger = logging.getLogger(__name__)
 
 class AccountAdapter(DefaultAccountAdapter):
     """Creates user and organization in one transaction: neither exists without the other."""
+
+    error_messages = DefaultAccountAdapter.error_messages | {
+        "too_many_login_attempts": "Too many wrong passwords for this account. Wait a quarter of an hour, sign in "
+        "with a passkey, or set a new password: the link that we mail you lets you in at once."
+    }
 
     def is_open_for_signup(self, request: HttpRequest) -> bool:
         """Return whether new accounts are made; the page says so where they are not."""
@@ -46,6 +51,29 @@ class AccountAdapter(DefaultAccountAdapter):
     def is_reauthentication_required(self, *, app: str, **_: Any) -> bool:
         """Apply the platform's own rule to allauth's pages too: a sign-in within the last minutes counts."""
         return not is_fresh(self.request)
+
+    def pre_authenticate(self, request: HttpRequest, **credentials: Any) -> None:
+        """Refuse a password from a place that tried too many, before it is looked at."""
+        self._place = sign_in.place_of(request, credentials.get("email", ""))
+        if not sign_in.is_allowed(self._place):
+            raise self.validation_error("too_many_login_attempts")
+
+    def authenticate(self, request: HttpRequest, **credentials: Any) -> Any:
+        """Return the user whom the credentials prove, or None; only wrong ones stay counted."""
+        user = super().authenticate(request, **credentials)
+        if user:
+            sign_in.forget(self._place)
+        return user
+
+    def post_login(self, request: HttpRequest, user: User, **how: Any) -> HttpResponse:
+        """Know this device from now on: a stranger's wrong passwords never lock it out."""
+        response: HttpResponse = super().post_login(request, user, **how)
+        sign_in.remember_device(request, response, user)
+        return response
+
+    def _delete_login_attempts_cached_email(self, request: HttpRequest, **credentials: Any) -> None:
+        """Start anew after a password that was set by a mailed link (allauth calls it then)."""
+        sign_in.forget_all(sign_in.place_of(request, credentials.get("email", "")))
 
     def get_email_confirmation_url(self, request: HttpRequest, emailconfirmation: EmailConfirmation) -> str:
         """Return the link that verifies an address, below PUBLIC_URL whatever host the request named."""

@@ -7,12 +7,10 @@ from types import MappingProxyType
 
 from marketplace.accounts import second_factor
 from marketplace.accounts.models import ApiKey, Membership, User
+from marketplace.accounts.names import PLATFORM_SLUG
 
 Role = Membership.Role
 Scope = ApiKey.Scope
-
-# The organization that runs the platform: it owns the bare base listings, and its staff are the operators.
-PLATFORM_SLUG = "intarsia"
 
 # Names that would be mistaken for the platform itself or for one of its addresses.
 RESERVED_SLUGS = frozenset(

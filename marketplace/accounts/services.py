@@ -12,7 +12,7 @@ from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from marketplace.accounts import audit, policies
+from marketplace.accounts import audit, names, policies
 from marketplace.accounts.errors import Conflict, InvalidCredentials, InvalidInput, NotAllowed
 from marketplace.accounts.key_services import (
     MAX_ACTIVE_KEYS,
@@ -78,6 +78,9 @@ def create_organization(
     """
     if not allow_reserved and slug in policies.RESERVED_SLUGS:
         raise InvalidInput(f"the name {slug!r} is reserved; choose another", code="reserved", field="slug")
+    if not allow_reserved:
+        names.check_name(slug, field="slug")
+        name = names.check_name(name, field="name")
     # Locked, so that two requests at once cannot both be the last one allowed.
     lock_user(owner.pk)
     if Membership.objects.filter(user=owner, role=Membership.Role.OWNER).count() >= MAX_ORGANIZATIONS_PER_USER:
@@ -127,6 +130,10 @@ def create_personal_organization(*, user: User, referred_by: Organization | None
     local = (
         re.sub(r"[^a-z0-9]+", "-", user.email.partition("@")[0].lower()).strip("-")[:30].strip("-") or "organization"
     )
+    try:
+        names.check_name(local, field="name")
+    except InvalidInput:
+        local = "organization"
     slug = local
     for _ in range(8):
         try:

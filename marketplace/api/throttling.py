@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import math
 import time
@@ -15,12 +14,7 @@ from rest_framework.permissions import SAFE_METHODS
 from rest_framework.request import Request
 from rest_framework.throttling import BaseThrottle
 
-from marketplace.accounts.errors import Refusal
-
 logger = logging.getLogger(__name__)
-
-FAILURES_PER_EMAIL = 10
-FAILURE_WINDOW = 15 * 60  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,23 +122,3 @@ def _count(key: str, seconds: int) -> int:
     except ValueError:  # it expired in between
         cache.set(key, 1, timeout=seconds + 1)
         return 1
-
-
-def check_failures(email: str) -> None:
-    """Raise Refusal 429 when too many passwords were wrong for this address, from wherever they came."""
-    if int(cache.get(_failures_key(email), 0)) >= FAILURES_PER_EMAIL:
-        raise Refusal("too many wrong passwords for this e-mail; wait 15 minutes", code="too_many_failures", status=429)
-
-
-def count_failure(email: str) -> None:
-    """Count one wrong password."""
-    key = _failures_key(email)
-    cache.add(key, 0, timeout=FAILURE_WINDOW)
-    try:
-        cache.incr(key)
-    except ValueError:  # it expired in between
-        cache.set(key, 1, timeout=FAILURE_WINDOW)
-
-
-def _failures_key(email: str) -> str:
-    return "login-failures:" + hashlib.sha256(email.strip().lower().encode()).hexdigest()

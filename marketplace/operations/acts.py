@@ -7,7 +7,7 @@ import logging
 from marketplace.accounts import audit
 from marketplace.accounts.audit import Actor, Value
 from marketplace.accounts.models import User
-from marketplace.accounts.policies import PLATFORM_SLUG
+from marketplace.accounts.names import PLATFORM_SLUG
 from marketplace.accounts.selectors import organization_named
 
 logger = logging.getLogger(__name__)

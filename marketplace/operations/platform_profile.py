@@ -7,7 +7,7 @@ from django.db import transaction
 from billing.models import BillingProfile
 from billing.papers.profiles import ProfileText, profile_of, save_profile
 from marketplace.accounts.models import User
-from marketplace.accounts.policies import PLATFORM_SLUG
+from marketplace.accounts.names import PLATFORM_SLUG
 from marketplace.accounts.selectors import organization_named
 from marketplace.accounts.services import create_organization
 

@@ -15,7 +15,7 @@ from marketplace.accounts.audit import Actor
 from marketplace.accounts.errors import Conflict, InvalidInput, NotFound
 from marketplace.accounts.locks import lock_organization
 from marketplace.accounts.models import Organization, User
-from marketplace.accounts.policies import PLATFORM_SLUG
+from marketplace.accounts.names import PLATFORM_SLUG
 from marketplace.accounts.selectors import organization_named
 from marketplace.alerts.kinds import SUSPENSION
 from marketplace.alerts.services import tell

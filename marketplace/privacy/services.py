@@ -38,7 +38,7 @@ from marketplace.access.models import AccessRequest
 from marketplace.accounts import audit
 from marketplace.accounts.locks import lock_organization, lock_user
 from marketplace.accounts.models import ApiKey, Membership, Organization, User
-from marketplace.accounts.policies import PLATFORM_SLUG
+from marketplace.accounts.names import PLATFORM_SLUG
 from marketplace.alerts.models import Alert, Event, Seen
 from marketplace.catalog.models import Logo as ListingLogo
 from marketplace.catalog.models import Model, Version

@@ -11,7 +11,7 @@ from uuid import UUID
 from django.db.models import Exists, OuterRef, Prefetch, QuerySet
 
 from marketplace.accounts.models import Membership, Organization
-from marketplace.accounts.policies import PLATFORM_SLUG
+from marketplace.accounts.names import PLATFORM_SLUG
 from marketplace.catalog.models import Model, Version
 from marketplace.publishing.checks.findings import Finding
 from marketplace.publishing.models import Act, Report, Review, Strike

@@ -21,6 +21,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
+from billing.selectors import has_paid
 from marketplace.accounts import audit
 from marketplace.accounts.errors import Conflict, InvalidInput, NotAllowed, NotFound
 from marketplace.accounts.locks import lock_organization
@@ -32,7 +33,8 @@ from marketplace.teams.members import role_of
 from marketplace.teams.models import Invite, InviteMail
 
 LASTS = timedelta(days=7)
-MAX_MAILS_A_DAY = 50  # of one organization, mails that are sent again included
+MAX_MAILS_A_DAY = 50  # of one organization that has paid, mails that are sent again included
+MAX_UNPAID_MAILS_A_DAY = 5  # of one that never has: mail to strangers costs nothing to ask for
 MAX_MEMBERS = 1_000  # with open invites
 _SIGNER = signing.Signer(salt="marketplace.teams.invites")
 
@@ -176,7 +178,14 @@ def _has_address(user: User, email: str) -> bool:
 def _spend_mail(organization: Organization) -> None:
     day_ago = timezone.now() - timedelta(days=1)
     InviteMail.objects.filter(organization=organization, sent_at__lte=day_ago).delete()
-    if InviteMail.objects.filter(organization=organization).count() >= MAX_MAILS_A_DAY:
+    sent = InviteMail.objects.filter(organization=organization).count()
+    if sent >= MAX_UNPAID_MAILS_A_DAY and not has_paid(organization):
+        raise NotAllowed(
+            f"an organization sends {MAX_UNPAID_MAILS_A_DAY} invites a day until its first top-up, then "
+            f"{MAX_MAILS_A_DAY}; top up, or go on tomorrow",
+            code="too_many_invites",
+        )
+    if sent >= MAX_MAILS_A_DAY:
         raise NotAllowed(f"an organization sends at most {MAX_MAILS_A_DAY} invites a day", code="too_many_invites")
     InviteMail.objects.create(organization=organization)
 
@@ -196,4 +205,5 @@ def _mail(row: Invite, token: str) -> None:
         f"{settings.PUBLIC_URL}/invites/{token}\n\n"
         "The link is for this address alone and works for seven days. Without an answer from you nothing happens."
     )
-    send(EmailMessage(f"Join {row.organization.name} on Intarsia", text, to=[row.email]))
+    # The subject has the slug: a name could hold an address, which mail programs make a link of.
+    send(EmailMessage(f"Join {row.organization.slug} on Intarsia", text, to=[row.email]))

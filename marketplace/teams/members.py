@@ -86,7 +86,7 @@ def offer_ownership(*, organization: Organization, by: User, user: User) -> Tran
         "\n"
         "The offer stands for seven days. Accept or decline it under Members."
     )
-    transaction.on_commit(lambda: send(EmailMessage(f"The ownership of {organization.name}", text, to=[user.email])))
+    transaction.on_commit(lambda: send(EmailMessage(f"The ownership of {organization.slug}", text, to=[user.email])))
     return transfer
 
 

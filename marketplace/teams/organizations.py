@@ -13,6 +13,7 @@ from marketplace.accounts import audit, policies
 from marketplace.accounts.errors import Conflict, InvalidInput, NotAllowed
 from marketplace.accounts.locks import lock_organization
 from marketplace.accounts.models import FormerName, Organization, User
+from marketplace.accounts.names import PLATFORM_SLUG, check_name
 from marketplace.accounts.services import mark_of, require_free_name
 from marketplace.teams import pictures, roles
 from marketplace.teams.members import role_of
@@ -26,7 +27,7 @@ NAME_KEPT = timedelta(days=2 * 365)  # how long a former name leads here and is 
 def change_name(*, organization: Organization, by: User, name: str) -> Organization:
     """Change the name that people read. Raises InvalidInput, NotAllowed."""
     row = _managed(organization, by)
-    row.name = " ".join(name.split())
+    row.name = check_name(name, field="name")
     try:
         row.clean_fields(exclude=["slug", "referred_by"])
     except ValidationError as error:
@@ -47,10 +48,11 @@ def rename(*, organization: Organization, by: User, slug: str) -> Organization:
     row = _managed(organization, by)
     if slug == row.slug:
         return organization
-    if row.slug == policies.PLATFORM_SLUG:
+    if row.slug == PLATFORM_SLUG:
         raise NotAllowed("the platform's own organization keeps its name")
     if slug in policies.RESERVED_SLUGS:
         raise InvalidInput(f"the name {slug!r} is reserved; choose another", code="reserved", field="slug")
+    check_name(slug, field="slug")
     year_ago = timezone.now() - timedelta(days=365)
     if FormerName.objects.filter(organization=row, given_up_at__gt=year_ago).count() >= MAX_RENAMES:
         raise NotAllowed(f"an organization changes its name {MAX_RENAMES} times a year", code="too_many_renames")

@@ -9,7 +9,7 @@ from django.urls import reverse
 
 from billing.models import PayoutAccount
 from marketplace.accounts.models import Organization, User
-from marketplace.accounts.policies import PLATFORM_SLUG
+from marketplace.accounts.names import PLATFORM_SLUG
 from marketplace.catalog.models import Evaluation, Model, Price, Version
 from marketplace.catalog.selectors import bases
 from marketplace.vault.models import SigningKey

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from asgiref.sync import sync_to_async
 
 from billing.models import Run, Usage
@@ -69,6 +70,7 @@ async def ways(group: str, world: World) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.deep
 async def test_every_way_to_call_a_model_works_with_the_packages_as_they_are_published(world: World) -> None:
     world.replica.next_turn, world.replica.finish = next_turn, "stop"
     await sync_to_async(Price.objects.create)(

@@ -307,7 +307,7 @@ assert not {"torch", "django", "transformers"} & set(sys.modules)
 
 
 def test_help_loads_nothing_heavy_and_no_command_loads_torch_or_django(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", _LIGHTNESS], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", _LIGHTNESS], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "push" in done.stdout and "custody" in done.stdout
 
@@ -338,5 +338,5 @@ def test_every_command_has_help_with_an_example(machine: Machine) -> None:
 def test_a_reader_that_leaves_early_is_no_error(published: Machine) -> None:
     environment = {**os.environ, **published.environment}
     command = f"{sys.executable} -m creator_cli status | true"
-    done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, timeout=300)
     assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr

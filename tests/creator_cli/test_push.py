@@ -244,7 +244,7 @@ def test_control_c_leaves_a_state_to_continue_from_and_says_so(
     assert creator.json("push", adapter, "--listing", listing)["version"] == 1
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_a_killed_process_continues_in_another_one(creator: Machine, adapter: str, listing: str) -> None:
     """The real command, killed by SIGINT while its first chunk is on the way, then run again."""
     environment = {**os.environ, **creator.environment}
@@ -260,10 +260,10 @@ def test_a_killed_process_continues_in_another_one(creator: Machine, adapter: st
     )
     creator.platform.interrupt_after = lambda: process.send_signal(signal.SIGINT)
     creator.platform.drop_after = 5000
-    stdout, stderr = process.communicate(timeout=30)
+    stdout, stderr = process.communicate(timeout=300)
     assert process.returncode == 130, stderr
     assert json.loads(stdout)["error"]["code"] == "interrupted" and "Traceback" not in stderr
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["version"] == 1
 
@@ -272,7 +272,7 @@ def creator_run_elsewhere(creator: Machine, adapter: str, listing: str) -> subpr
     """The same push from another process."""
     command = [sys.executable, "-m", "creator_cli", "push", adapter, "--listing", listing]
     environment = {**os.environ, **creator.environment}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
 
 
 def test_a_version_that_waits_for_a_person_says_why_until_when_and_what_to_do(

@@ -107,12 +107,14 @@ def test_the_gpu_replica_has_cuda_and_sizes_itself_from_card_and_container() -> 
     assert any(cache.startswith(volume.split(":")[1] + "/") for volume in service["volumes"])
 
 
-def test_docker_accepts_the_compose_file_where_it_is_installed() -> None:
-    if (
-        shutil.which("docker") is None
-        or subprocess.run(["docker", "compose", "version"], capture_output=True).returncode
-    ):
-        return  # the client is not everywhere; the tests above read the file itself
+def _has_compose() -> bool:
+    docker = shutil.which("docker")
+    return docker is not None and subprocess.run([docker, "compose", "version"], capture_output=True).returncode == 0
+
+
+def test_docker_accepts_the_compose_file() -> None:
+    if not _has_compose():
+        pytest.skip("there is no docker compose on this machine; the tests above read the file itself")
     wanted = re.findall(r"\$\{(\w+):\?", (REPOSITORY / "docker-compose.yml").read_text())
     environment = dict.fromkeys(wanted, "x") | {"PATH": "/usr/local/bin:/usr/bin:/bin"}
     done = subprocess.run(

@@ -106,12 +106,25 @@ def test_scorers_are_a_closed_list() -> None:
             read_scorer(bad)
 
 
-@given(st.binary(max_size=300))
-def test_any_bytes_are_rows_or_are_refused(data: bytes) -> None:
-    try:
-        read_rows(data, LABEL, SCHEMA)
-    except RowRefused:
-        return
+# A number in front: no two of them repeat each other, and none is blank.
+ROWS = st.lists(st.tuples(st.text(max_size=30), st.sampled_from(["dining", "income"])), min_size=1, max_size=4).map(
+    lambda made: [(f"{number} {text}", label) for number, (text, label) in enumerate(made)]
+)
+
+
+@given(ROWS, st.binary(max_size=60), st.integers(0, 4))
+def test_rows_are_read_as_written_and_any_bytes_between_them_are_refused(
+    rows: list[tuple[str, str]], noise: bytes, at: int
+) -> None:
+    written = [{"message": text, "expected": {"category": label}} for text, label in rows]
+    read = read_rows(lines(*written), LABEL, SCHEMA)
+    assert [(one.messages, one.expected) for one in read] == [
+        ([{"role": "user", "content": text}], {"category": label}) for text, label in rows
+    ]
+    at = min(at, len(rows))
+    with pytest.raises(RowRefused) as refusal:
+        read_rows(lines(*written[:at], noise, *written[at:], GOOD), LABEL, SCHEMA)
+    assert refusal.value.row == at + 1
 
 
 def test_a_fingerprint_ignores_how_a_text_is_written() -> None:

@@ -1,10 +1,11 @@
 """What a run cost, and whether that is within the budget: tests/tiers/budget.json.
 
-    python -m tests.tiers.costs FILE …            the dearest items, and each folder beside its share
-    python -m tests.tiers.costs --write FILE …    make the runs in FILE the new durations and, for `make test`, budget
+    python -m tests.tiers.costs FILE …                      the dearest items and folders
+    python -m tests.tiers.costs --write durations FILE …    keep the durations of these runs
+    python -m tests.tiers.costs --write budget FILE …       the same, and what each folder took as its share
 
-A cost is processor seconds of the machine of reference: what was measured, divided by how much slower than there a fixed
-piece of work ran between the tests. So a busy or a slow machine fails no budget.
+A cost is processor seconds of the machine of reference: what was measured, divided by how much slower than there a
+fixed piece of work ran between the tests. So a busy or a slow machine fails no budget.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ FILE = Path(__file__).with_name("budget.json")
 MOST = 12 * 60 * 2  # seconds: twelve minutes of two cores
 ABOVE = 1.5  # times its share that a folder may take
 LEAST = 5.0  # seconds below which a folder's share is not judged
-PROBE = 0.00135  # seconds of the fixed piece of work on the machine of reference, idle
+PROBE = 0.0007  # seconds of the fixed piece of work on the machine of reference, idle
 
 
 @dataclass(frozen=True)

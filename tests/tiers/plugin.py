@@ -79,9 +79,7 @@ class _Order:
         units: dict[str, list[pytest.Item]] = defaultdict(list)
         for item in items:
             units[self._durations.unit(item.nodeid)].append(item)
-        weights = {
-            unit: sum(self._durations.of(item.nodeid) for item in members) for unit, members in units.items()
-        }
+        weights = {unit: sum(self._durations.of(item.nodeid) for item in members) for unit, members in units.items()}
         kept = sorted(units, key=lambda unit: -weights[unit])
         if shard := self._config.getoption("shard"):
             number, _, count = shard.partition("/")

@@ -15,21 +15,21 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from devstack.errors import LocalStackError
-from devstack.state import REPOSITORY, State
-from tests import services
-from tests.tiers import costs
+from devstack.state import REPOSITORY
+from tests.tiers import SERVICES, costs
+from tests.triton_setup import NEWEST
 
-SERVING = (
-    "tests/benchmarks", "tests/capacity", "tests/devstack", "tests/examples", "tests/lora_kernels", "tests/peft_bridge",
-    "tests/protocol", "tests/routing", "tests/sealed_weights", "tests/serving",
-)  # fmt: skip
+SERVING = [
+    *("tests/benchmarks", "tests/capacity", "tests/devstack", "tests/examples", "tests/lora_kernels"),
+    *("tests/peft_bridge", "tests/protocol", "tests/routing", "tests/sealed_weights", "tests/serving", "tests/tiers"),
+]
 WORKERS = 2  # of each half: one of them may wait while both cores have work
 
 
@@ -37,73 +37,68 @@ WORKERS = 2  # of each half: one of them may wait while both cores have work
 class Part:
     """One process that runs beside others.
 
-    live: its lines are shown as they come
-    after: what has to end well before it starts
+    live: its lines are shown as they come, not when it has ended
     """
 
     title: str
     command: Sequence[str]
     live: bool = False
-    after: Sequence[Part] = ()
     environment: dict[str, str] = field(default_factory=dict)
     code: int | None = None
     seconds: float = 0.0
     _process: subprocess.Popen[str] | None = None
-    _ended: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
-        try:
-            for part in self.after:
-                part._ended.wait()
-                if part.code != 0:
-                    self.code = -1
-                    return
-            started = time.monotonic()
-            self._process = subprocess.Popen(
-                self.command,
-                cwd=REPOSITORY,
-                env={**os.environ, **self.environment},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-            )
-            assert self._process.stdout
-            kept = []
-            for line in self._process.stdout:
-                if self.live:
-                    print(f"{self.title:>8} | {line}", end="", flush=True)
-                else:
-                    kept.append(line)
-            self.code = self._process.wait()
-            self.seconds = time.monotonic() - started
-            if kept and (self.code or not self.live):
-                print("".join(f"{self.title:>8} | {line}" for line in kept), end="", flush=True)
-        finally:
-            self._ended.set()
+        started = time.monotonic()
+        self._process = subprocess.Popen(
+            self.command,
+            cwd=REPOSITORY,
+            env={**os.environ, **self.environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        assert self._process.stdout
+        kept = []
+        for line in self._process.stdout:
+            if self.live:
+                print(f"{self.title:>8} | {line}", end="", flush=True)
+            else:
+                kept.append(line)
+        self.code = self._process.wait()
+        self.seconds = time.monotonic() - started
+        if kept:
+            print("".join(f"{self.title:>8} | {line}" for line in kept), end="", flush=True)
 
     def stop(self) -> None:
         if self._process and self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)
 
 
-def _pytest(title: str, folders: Sequence[str], file: Path, *more: str, after: Sequence[Part] = ()) -> Part:
+def _pytest(title: str, folders: Sequence[str], file: Path, *more: str) -> Part:
     parallel = ["-n", str(WORKERS), "--dist", "loadscope", "--no-loadscope-reorder"]
     command = [sys.executable, "-m", "pytest", *parallel, f"--costs={file}", *more, *folders]
-    none = {services.MARKER: services.NONE} if "--without=django" in more else {}
-    return Part(title, command, live=True, after=after, environment=none)
+    return Part(title, command, live=True)
 
 
-def _setup(title: str, module: str) -> Part:
-    return Part(title, [sys.executable, "-m", module])
-
-
-def _halves(folder: Path, selection: Sequence[str]) -> list[Part]:
-    ignored = [f"--ignore={name}" for name in SERVING]
+def _beside() -> list[Part]:
+    """Return lint, and the tools that few tests need: those wait for them, the others have begun."""
+    python = sys.executable
     return [
-        _pytest("platform", ["tests"], folder / "platform.json", "--without=torch", *ignored, *selection),
-        _pytest("serving", SERVING, folder / "serving.json", "--without=django", "-p", "no:django", *selection),
+        Part("browser", [python, "-m", "tests.browser"]),
+        Part("triton", [python, "-m", "tests.triton_setup", NEWEST]),
+        Part("kernels", [python, "-c", "from serving.kernels.library import load_library; load_library()"]),
+        Part("lint", ["make", "--no-print-directory", "lint"]),
     ]
+
+
+def _halves(shared: Path, selection: Sequence[str]) -> list[Part]:
+    ignored = [f"--ignore={name}" for name in SERVING]
+    platform = _pytest("platform", ["tests"], shared / "platform.json", "--without=torch", *ignored, *selection)
+    serving = _pytest("serving", SERVING, shared / "serving.json", "--without=django", "-p", "no:django", *selection)
+    serving.environment = {SERVICES: str(shared)}  # the folder is there already: no database starts for this half
+    return [platform, serving]
 
 
 def _run_together(parts: Sequence[Part]) -> None:
@@ -126,24 +121,16 @@ def main() -> int:
     parser.add_argument("--deep", nargs="?", const="1/1", metavar="K/N", help="what `make test` leaves out, or a shard")
     parser.add_argument("--write", action="store_true", help="keep durations and, without --deep, the budget")
     arguments = parser.parse_args()
-    try:
-        folder = State.open().root / "tests"
-    except LocalStackError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    folder.mkdir(exist_ok=True)
-    for old in folder.glob("*.json"):
-        old.unlink()
     selection = ["-m", "deep", f"--shard={arguments.deep}"] if arguments.deep else ["-m", "not deep"]
-    halves = _halves(folder, selection)
-    beside = [] if arguments.deep else [Part("lint", ["make", "--no-print-directory", "lint"])]
+    beside = [] if arguments.deep else _beside()
     started = time.monotonic()
-    try:
-        _run_together([*halves, *beside])
-    except KeyboardInterrupt:
-        return 130
-    files = sorted(folder.glob("*.json"))
-    over = _judge(files, deep=bool(arguments.deep), write=arguments.write)
+    with tempfile.TemporaryDirectory(prefix="intarsia-tests-") as shared:
+        halves = _halves(Path(shared), selection)
+        try:
+            _run_together([*halves, *beside])
+        except KeyboardInterrupt:
+            return 130
+        over = _judge(sorted(Path(shared).glob("*.json")), deep=bool(arguments.deep), write=arguments.write)
     for part in (*halves, *beside):
         print(f"{part.title}: {'passed' if part.code == 0 else 'FAILED'} in {part.seconds:.0f} s")
     print(f"in all {time.monotonic() - started:.0f} s")

@@ -10,15 +10,15 @@ from rest_framework.authentication import BaseAuthentication
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from marketplace.accounts import device_login, policies, second_factor, selectors, services
+from marketplace.accounts import device_login, policies, second_factor, selectors, services, sign_in
 from marketplace.accounts.audit import Actor
-from marketplace.accounts.errors import InvalidCredentials, InvalidInput, NotAllowed
+from marketplace.accounts.errors import InvalidInput, NotAllowed, Refusal
 from marketplace.accounts.models import ApiKey, Membership, Organization, User
 from marketplace.api.errors import not_found
 from marketplace.api.fields import SlugField
 from marketplace.api.key_shapes import Key, NewKey
 from marketplace.api.serializers import Organizations
-from marketplace.api.throttling import SignUpThrottle, TokenThrottle, check_failures, count_failure
+from marketplace.api.throttling import SignUpThrottle, TokenThrottle
 from marketplace.api.views.base import ControlView
 
 SCOPES = ApiKey.Scope.values
@@ -72,12 +72,15 @@ class CreateTokenView(ControlView):
             key, text = device_login.trade(self.parse(self.TradeToken)["device_token"])
             return Response(self.show(NewKey, key, text=text), status=201)
         wanted = self.parse(self.CreateToken)
-        check_failures(wanted["email"])
-        try:
-            user = services.authenticate_user(email=wanted["email"], password=wanted["password"])
-        except InvalidCredentials:
-            count_failure(wanted["email"])
-            raise
+        place = sign_in.place_of(request, wanted["email"])
+        if not sign_in.is_allowed(place):
+            raise Refusal(
+                "too many wrong passwords for this e-mail; wait 15 minutes, or set a new password by mail",
+                code="too_many_failures",
+                status=429,
+            )
+        user = services.authenticate_user(email=wanted["email"], password=wanted["password"])
+        sign_in.forget(place)
         if second_factor.is_enrolled(user=user) and not second_factor.has_second_factor(user=user, code=wanted["code"]):
             raise NotAllowed(
                 "send the code that your authenticator app shows, or a recovery code, in `code`",

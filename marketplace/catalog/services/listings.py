@@ -13,6 +13,7 @@ from marketplace.accounts import audit
 from marketplace.accounts.errors import Conflict, InvalidInput, NotAllowed
 from marketplace.accounts.locks import lock_organization
 from marketplace.accounts.models import Organization
+from marketplace.accounts.names import PLATFORM_SLUG, check_visible, names_the_platform
 from marketplace.catalog.licences import CHOICES, MAX_LICENCE_TEXT, OWN
 from marketplace.catalog.logos import logo_of
 from marketplace.catalog.models import BaseModel, Model
@@ -82,8 +83,11 @@ def apply_text(model: Model, text: ListingText) -> list[str]:
         changed["tags"] = list(dict.fromkeys(tag.strip().lower() for tag in tags))
     if (examples := changed.get("example_messages")) is not None:
         _check_examples(examples)
+    if "title" in changed:
+        changed["title"] = check_visible(changed["title"], field="title")
     for name, value in changed.items():
         setattr(model, name, value)
+    _check_origin(model)
     if changed.get("licence", OWN) != OWN:  # a known licence has its own text
         model.licence_text = changed["licence_text"] = ""
     _check_admission(model)
@@ -91,6 +95,16 @@ def apply_text(model: Model, text: ListingText) -> list[str]:
         raise InvalidInput("is no picture that was sent for this model", field="logo")
     clean(model, validate_unique=False)
     return list(changed)
+
+
+def _check_origin(model: Model) -> None:
+    """Raise InvalidInput for another organization's model that is named like the platform."""
+    if model.organization.slug != PLATFORM_SLUG:
+        for field in ("slug", "title"):
+            if names_the_platform(getattr(model, field)):
+                raise InvalidInput(
+                    "could be taken for the platform's own model; choose another", code="reserved", field=field
+                )
 
 
 def _check_admission(model: Model) -> None:

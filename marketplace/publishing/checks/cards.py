@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from marketplace.accounts.names import fold
 from marketplace.publishing.checks.findings import Finding
-from marketplace.publishing.checks.names import fold
 
 _SCRIPT = re.compile(
     r"<\s*(?:script|iframe|object|embed|svg|form|meta|base|link)\b|\bon[a-z]{3,20}\s*=\s*[\"']|(?:javascript|vbscript)\s*:"

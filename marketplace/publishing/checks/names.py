@@ -7,21 +7,15 @@ publication is rare: 10,000 names take a tenth of a second.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
+from marketplace.accounts.names import fold
 from marketplace.publishing.checks.findings import Finding
 
 TOO_NEAR = 0.8  # of trigrams in common
 
-# Letters of other scripts, and digits within words, that are drawn like Latin ones (Unicode TR 39 has them all).
-_LOOKALIKES = str.maketrans(
-    "авсԁеɡһіјӏкмонрԛгѕтυѵԝхуοαβγδεικνρτωχηµ" + "ıłøđßæœ",
-    "abcdeghijlkmohpqrstuvwxyoabydeiknptwxnu" + "ilodsao",
-)
-_DIGITS = str.maketrans("01345", "oleas")
 _WORD = re.compile(r"[a-z0-9]+")
 
 
@@ -74,16 +68,6 @@ def similarity(one: str, other: str) -> float:
         return 0.0
     shared = len(first & second)
     return shared / (len(first) + len(second) - shared)
-
-
-@lru_cache(maxsize=65_536)
-def fold(text: str) -> str:
-    """Return the text in plain small Latin letters and digits: no accents, no letters that only look Latin."""
-    plain = unicodedata.normalize("NFKD", text).casefold().translate(_LOOKALIKES)
-    plain = "".join(letter for letter in plain if not unicodedata.combining(letter))
-    # A digit within a word stands for a letter; a number stays a number, so that v1 and v2 are two versions.
-    plain = re.sub(r"[a-z]*(?:[a-z][0-9]+[a-z]|[0-9]+[a-z]{2,})[a-z0-9]*", lambda m: m[0].translate(_DIGITS), plain)
-    return plain.replace("rn", "m").replace("vv", "w").replace("i", "l")  # a capital I is drawn like a small l
 
 
 @lru_cache(maxsize=65_536)

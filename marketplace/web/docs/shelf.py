@@ -32,7 +32,7 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "Running the platform",
         (
             *("operations", "metrics", "tracing", "serving", "scale", "prefill-decode", "models", "quantized-bases"),
-            *("bases", "kv-memory", "gpu", "tensor-parallel", "capacity"),
+            *("bases", "kv-memory", "gpu", "tensor-parallel", "capacity", "faults"),
         ),
     ),
     (

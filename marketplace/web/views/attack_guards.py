@@ -12,7 +12,7 @@ from django.shortcuts import redirect
 from django.views.decorators.http import require_POST
 
 from marketplace.accounts.errors import Refusal
-from marketplace.accounts.policies import PLATFORM_SLUG
+from marketplace.accounts.names import PLATFORM_SLUG
 from marketplace.catalog import selectors as catalog
 from marketplace.catalog.models import Model, Version
 from marketplace.evals import selectors

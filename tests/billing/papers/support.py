@@ -11,7 +11,7 @@ from billing.services import refresh_top_up
 from devstack.stripe_double import tax
 from devstack.stripe_double.core import StripeDouble
 from marketplace.accounts.models import Organization
-from marketplace.accounts.policies import PLATFORM_SLUG
+from marketplace.accounts.names import PLATFORM_SLUG
 from tests.billing.top_ups import begin, pay
 
 SELLER = ProfileText(

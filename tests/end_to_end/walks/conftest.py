@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser
 
-from tests.browser import find_browser
 from tests.end_to_end.platform import Platform, running_platform
 from tests.end_to_end.walks.customer import Customer, become_customer
 from tests.end_to_end.walks.person import Person
 from tests.end_to_end.walks.spans import Collector, collecting
 from tests.end_to_end.walks.staff import Staff, become_staff, name_the_platform
-from tests.marketplace.web.browser.conftest import ARGUMENTS
+from tests.marketplace.web.browser.conftest import browser
+
+__all__ = ["browser"]  # the fixture
 
 People = Callable[[str], Person]
 
@@ -32,14 +33,6 @@ def platform(collector: Collector) -> Iterator[Platform]:
         patch.setenv("OTEL_BSP_SCHEDULE_DELAY", "200")
         with running_platform(samples=False, pay_at_once=True) as running:
             yield running
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=find_browser(), args=ARGUMENTS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")

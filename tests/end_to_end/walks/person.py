@@ -13,7 +13,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, expect
 
-SECONDS = 30  # until a page or a mail is there: three workers of the suite share two cores
+SECONDS = 60  # until a page or a mail is there: three workers of the suite share two cores
 # The folder for a picture of each step, at both widths: for whoever changes the pages.
 PICTURES = "WALK_PICTURES"
 PASSWORD = "a walk through the market 7"

@@ -27,7 +27,7 @@ from tests.end_to_end.walks.customer import (
 from tests.end_to_end.walks.spans import Collector
 from tests.end_to_end.walks.staff import Staff
 
-pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 PAID = 12_500_000_000  # nano-dollars, of the customer's top-up
 
 
@@ -51,6 +51,7 @@ def test_a_new_consumer_gets_from_the_landing_page_to_a_bill_that_is_what_the_an
     person.follow("Statements")
 
 
+@pytest.mark.deep
 def test_a_call_is_one_trace_from_the_gateway_to_the_step_of_the_replica(
     customer: Customer, collector: Collector
 ) -> None:
@@ -70,6 +71,7 @@ def test_a_call_is_one_trace_from_the_gateway_to_the_step_of_the_replica(
     assert question.encode() not in sent and answer.encode() not in sent and customer.key.encode() not in sent
 
 
+@pytest.mark.deep
 def test_a_new_creator_gets_from_the_landing_page_to_money_in_the_bank(
     people: People, staff: Staff, customer: Customer, tmp_path: Path
 ) -> None:
@@ -105,6 +107,7 @@ def test_a_new_creator_gets_from_the_landing_page_to_money_in_the_bank(
     creator.pay_out(owner)
 
 
+@pytest.mark.deep
 def test_staff_with_a_second_factor_give_money_back_and_drain_a_replica(staff: Staff, customer: Customer) -> None:
     buyer, person = customer.person, staff.person
     buyer.follow("Models")

@@ -7,7 +7,7 @@ are the same in every run: those at the edges of what the schemas allow, evenly 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import hypothesis
@@ -28,7 +28,7 @@ ONLY = os.environ.get("INTARSIA_FUZZ_ONLY", "")  # operations whose name has thi
 Send = Callable[[Case], None]
 
 
-def schema_of(description: Mapping[str, Any], prefix: str, app: object = None) -> Any:
+def operations_of(description: Mapping[str, Any], prefix: str, app: object = None) -> list[APIOperation]:
     """Return the operations of the description whose path begins so, to be asked of `app`, or over the network."""
     paths = {path: methods for path, methods in description["paths"].items() if path.startswith(prefix)}
     # Rules between fields, and about what exists, are more than a schema says: a right request may be refused.
@@ -40,13 +40,12 @@ def schema_of(description: Mapping[str, Any], prefix: str, app: object = None) -
     )
     schema = schemathesis.openapi.from_dict({**description, "paths": paths}, config=config)
     schema.app = app
-    return schema
+    return [found.ok() for found in schema.get_all_operations()]
 
 
-def problems_of(schema: Any, send: Send) -> Iterator[str]:
-    """Send requests to every operation, and yield what is wrong with the answers: each kind of problem once."""
-    for found in schema.get_all_operations():
-        operation = found.ok()
+def problems_of(operations: Iterable[APIOperation], send: Send) -> Iterator[str]:
+    """Send requests to the operations, and yield what is wrong with the answers: each kind of problem once."""
+    for operation in operations:
         if ONLY in operation.label:
             seen: dict[str, str] = {}
             for case in _edges(operation):

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from django.db import connection
 
+from marketplace.accounts.names import fold
 from marketplace.publishing.checks.cards import card_findings
 from marketplace.publishing.checks.findings import Finding, not_accepted
 from marketplace.publishing.checks.lineage import Known, lineage_findings
-from marketplace.publishing.checks.names import Name, fold, name_findings, similarity, trigrams
+from marketplace.publishing.checks.names import Name, name_findings, similarity, trigrams
 from marketplace.publishing.checks.quality import Score, example_findings, price_findings, score_findings
 from marketplace.publishing.policies import Record, independent, reasons_for_review
 from marketplace.publishing.working_days import due_after

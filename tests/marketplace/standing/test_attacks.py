@@ -36,6 +36,7 @@ def superuser(db: None) -> Iterator[None]:
         yield
 
 
+@pytest.mark.deep
 def test_1000_dollars_of_lost_fees_buy_no_place_among_the_first_hundred(superuser: None) -> None:
     market = honest_market(now=NOW, models=MODELS, buyers=BUYERS)
     for name, payers in PAYERS.items():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -35,6 +37,7 @@ from marketplace.catalog.models import Model, Version
 from marketplace.catalog.services.listings import ExampleMessage, ListingText
 from marketplace.vault.services import release_key
 from tests.billing.support import insert_usages, split_of
+from tests.database import as_owner, empty_tables
 from tests.marketplace.catalog.factories import make_base, make_organization, make_user
 from tests.marketplace.evals.factories import make_evaluation
 from tests.marketplace.publishing.factories import give_record, give_sketch
@@ -80,9 +83,22 @@ class World:
         return client
 
 
+@pytest.fixture(scope="module")
+def _kept_world(django_db_setup: None, django_db_blocker: Any) -> Iterator[World]:
+    """One world for all tests of a file, committed: building it takes longer than reading most pages."""
+    with django_db_blocker.unblock():
+        world = build_world()
+    yield world
+    with django_db_blocker.unblock(), as_owner():
+        empty_tables()
+
+
 @pytest.fixture
-def world(db) -> World:
-    return build_world()
+def world(_kept_world: World, db: None) -> World:
+    """The world of the file, with rows of the test's own; what the test writes is rolled back."""
+    booted = _kept_world.booted
+    keys = {id(one): one for one in (booted.keypair, booted.receipt_key)}  # which cannot be copied, nor change
+    return deepcopy(_kept_world, keys)
 
 
 def build_world() -> World:

@@ -82,7 +82,7 @@ def _verifying_replica() -> Iterator[None]:
     thread.join()
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.timeout(420)
 @pytest.mark.usefixtures("_verifying_replica")
 def test_the_printed_commands_lead_from_an_empty_folder_to_a_verified_version_and_a_checked_log(
@@ -131,8 +131,9 @@ def test_the_offered_wheel_is_the_command_alone_and_always_the_same() -> None:
     assert build_wheel() == first
 
 
-def test_no_other_file_is_offered(world: World) -> None:
-    client = world.client(None)
+@pytest.mark.django_db
+def test_no_other_file_is_offered() -> None:
+    client = Client()
     answer = client.get(f"/download/{wheel_name()}")
     assert answer.status_code == 200 and answer.content == build_wheel()
     for name in ("intarsia-0.0.0-py3-none-any.whl", "..%2fsettings.py", "settings.py"):

@@ -15,7 +15,7 @@ import pytest
 from lora_kernels.cpu.build import FLAGS, alone
 from lora_kernels.native import HEADERS
 from serving.kernels.library import SOURCE_FOLDER, KernelLibrary, load_library
-from tests.services import MARKER
+from tests.tiers import SERVICES
 
 INCLUDE = f"-I{HEADERS}"
 
@@ -33,7 +33,7 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
     Compiling takes 17 s of a core: the test processes of one session share the library.
     """
-    shared = os.environ.get(MARKER)
+    shared = os.environ.get(SERVICES)
     folder = Path(shared) / "emulated" if shared else tmp_path_factory.mktemp("emulated")
     folder.mkdir(mode=0o700, exist_ok=True)
     with alone(folder):

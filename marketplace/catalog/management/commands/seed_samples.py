@@ -18,7 +18,7 @@ from billing.services import credit_promotion
 from marketplace.accounts import services as accounts
 from marketplace.accounts.errors import Refusal
 from marketplace.accounts.models import Membership, Organization, User
-from marketplace.accounts.policies import PLATFORM_SLUG
+from marketplace.accounts.names import PLATFORM_SLUG
 from marketplace.accounts.second_factor import set_authenticator
 from marketplace.accounts.verification import mark_verified
 from marketplace.catalog import services as catalog

@@ -48,10 +48,10 @@ def test_a_flood_of_queries_goes_on_without_meaning(slow: tuple[Slow, Meaning]) 
     one, port = slow
     found: list[str | None] = []
     threads = [threading.Thread(target=lambda n=n: found.append(port.vector_of(f"query {n}"))) for n in range(40)]
-    started = time.monotonic()
     for thread in threads:
         thread.start()
-    while len(found) < 39 and time.monotonic() < started + 5:
+    deadline = time.monotonic() + 60
+    while len(found) < 39 and time.monotonic() < deadline:
         time.sleep(0.005)
     assert found == [None] * 39, "all but the one that is being encoded"
     one.go.set()
@@ -74,7 +74,7 @@ def test_the_first_search_does_not_wait_for_loading() -> None:
     may_load = threading.Event()
 
     def load() -> Slow:
-        may_load.wait(5)
+        may_load.wait(60)
         one = Slow()
         one.go.set()
         return one

@@ -13,7 +13,7 @@ import pytest
 import uvicorn
 from asgiref.sync import sync_to_async
 from django.db import connection, connections
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 
 from billing.periods import post_entries
 from marketplace.accounts.models import User
@@ -32,6 +32,7 @@ ARGUMENTS = [
     "--disable-sync",
 ]
 WIDTHS = (1280, 360)
+PATIENCE = 60  # seconds for what a page shows at once on an idle machine
 MODEL = "/models/ledgerline/transactions"
 Open = Callable[..., Page]
 
@@ -74,7 +75,7 @@ def site(transactional_db: None, settings, replica: ScriptedReplica, application
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
     thread.start()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while not server.started:
         assert thread.is_alive() and time.monotonic() < deadline, "the web process did not start"
         time.sleep(0.02)
@@ -89,12 +90,13 @@ def site(transactional_db: None, settings, replica: ScriptedReplica, application
     )
     yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}", world
     server.should_exit = True
-    thread.join(20)
+    thread.join(PATIENCE)
     connections.close_all()
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    expect.set_options(timeout=PATIENCE * 1_000)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=find_browser(), args=ARGUMENTS)
         yield browser
@@ -133,7 +135,7 @@ def open_page(browser: Browser, site: tuple[str, World]) -> Iterator[Open]:
             cookie = world.client(user).cookies["sessionid"].value
             context.add_cookies([{"name": "sessionid", "value": cookie, "url": base}])
         page = context.new_page()
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(PATIENCE * 1_000)
         page.on("console", lambda entry: complaints.append(entry.text) if is_complaint(entry, status) else None)
         page.on("pageerror", lambda error: complaints.append(str(error)))
         return page

@@ -78,6 +78,7 @@ def test_pairs_are_judged_by_the_arrow_keys(
     look(page, tmp_path, "ended")
 
 
+@pytest.mark.deep
 def test_a_run_is_watched_while_it_goes_on(
     open_page: Open, site: tuple[str, World], fake: FakeApi, tmp_path: Path
 ) -> None:
@@ -102,6 +103,7 @@ def test_a_run_is_watched_while_it_goes_on(
     look(page, tmp_path, "decided")
 
 
+@pytest.mark.deep
 def test_promises_and_what_was_kept_are_a_picture(open_page: Open, site: tuple[str, World], tmp_path: Path) -> None:
     world = site[1]
     this = timezone.now().date().replace(day=1)

@@ -29,6 +29,7 @@ def test_everything_but_the_playground_works_without_javascript(open_page: Open,
     expect(page.locator("#price-result strong")).to_have_text("$0.20")
 
 
+@pytest.mark.deep
 def test_enter_in_the_amount_pays_what_was_typed(
     open_page: Open, site: tuple[str, World], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,6 +34,7 @@ from marketplace.trials.rows import Row
 from marketplace.trials.running import work_on
 from tests.billing.support import hold_request, open_run, place, settle
 from tests.database import as_superuser
+from tests.eighths import Pick, picked
 from tests.marketplace.catalog.factories import PASSWORD, make_organization, make_user
 from tests.marketplace.publishing.factories import give_sketch
 from tests.marketplace.trials.conftest import FakeApi, fake
@@ -228,9 +229,9 @@ def fulfil(route: Route, *, body: str) -> None:
     route.fulfill(body=body, content_type="text/html")
 
 
-@pytest.mark.slow
+@picked
 def test_more_pages_fit_are_accessible_and_complain_of_nothing(
-    open_page: Open, site: tuple[str, World], fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+    open_page: Open, site: tuple[str, World], fake: FakeApi, monkeypatch: pytest.MonkeyPatch, pick: Pick
 ) -> None:
     world = site[1]
     monkeypatch.setattr(queue, "_send", lambda: None)
@@ -244,8 +245,14 @@ def test_more_pages_fit_are_accessible_and_complain_of_nothing(
         *trial_pages(world, fake),
         *result_pages(world),
     ]
-    wrong = look_at_all(open_page, pages)
-    page = open_page(None)
+    wrong = look_at_all(open_page, pick(pages))
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.deep
+def test_refusals_and_the_second_step_of_signing_in_are_accessible(open_page: Open, site: tuple[str, World]) -> None:
+    world, wrong, page = site[1], list[str](), open_page(None)
+    TOTP.activate(world.developer, generate_totp_secret())
     for template in ("403.html", "403_csrf.html", "429.html", "500.html"):  # no address answers with them at will
         answer = partial(fulfil, body=render_to_string(template))
         page.route(f"**/{template}", answer)

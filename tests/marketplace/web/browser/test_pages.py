@@ -29,6 +29,7 @@ from marketplace.catalog.services.listings import ListingText
 from marketplace.operations.incidents import post_incident
 from marketplace.operations.models import Component, ProbeDay
 from marketplace.operations.probes import probe_all
+from tests.eighths import Pick, picked
 from tests.marketplace.planning.plans import made as add_plan
 from tests.marketplace.planning.plans import review as plan_review
 from tests.marketplace.vault.factories import make_sold
@@ -194,7 +195,9 @@ def pages_of(world: World) -> list[tuple[str, User | None, str]]:
     ]
 
 
-@pytest.mark.slow
-def test_every_page_fits_is_accessible_and_complains_of_nothing(open_page: Open, site: tuple[str, World]) -> None:
-    wrong = look_at_all(open_page, (Shown(*page) for page in pages_of(site[1])))
+@picked
+def test_every_page_fits_is_accessible_and_complains_of_nothing(
+    open_page: Open, site: tuple[str, World], pick: Pick
+) -> None:
+    wrong = look_at_all(open_page, pick([Shown(*page) for page in pages_of(site[1])]))
     assert not wrong, "\n".join(wrong)

@@ -43,6 +43,7 @@ def test_the_playground_streams_an_answer_with_its_cost_and_receipt(
         page.screenshot(path=tmp_path / f"receipt-checked-{width}.png", full_page=True)
 
 
+@pytest.mark.deep
 def test_stopping_the_playground_says_what_is_charged(
     open_page: Open, site: tuple[str, World], replica: ScriptedReplica
 ) -> None:
@@ -59,6 +60,7 @@ def test_stopping_the_playground_says_what_is_charged(
     expect(page.get_by_role("button", name="Run")).to_be_enabled()
 
 
+@pytest.mark.deep
 def test_without_money_the_playground_leads_to_the_wallet(open_page: Open, site: tuple[str, World]) -> None:
     page = open_page(site[1].stranger)
     page.goto(MODEL)

@@ -93,6 +93,7 @@ def test_a_card_is_saved_buys_credit_by_itself_and_gets_a_part_back(
     assert SavedCard.objects.get().removed_at is not None
 
 
+@pytest.mark.deep
 def test_a_bank_that_asks_is_answered_from_the_wallet(
     open_page: Open, site: tuple[str, World], double: StripeDouble, settings, tmp_path: Path
 ) -> None:

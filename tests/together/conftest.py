@@ -1,4 +1,4 @@
-"""The platform's internal API, for tests of a real replica."""
+"""The platform's internal API and a tiny model, for tests of a real replica."""
 
 from __future__ import annotations
 
@@ -11,6 +11,13 @@ import uvicorn
 from django.core.asgi import get_asgi_application
 
 from marketplace.vault import services
+from tests.together.tiny import Tiny, shared_tiny
+
+
+@pytest.fixture(scope="session")
+def tiny() -> Tiny:
+    """One model for all: nothing writes to its folders."""
+    return shared_tiny()
 
 
 @pytest.fixture

@@ -19,10 +19,10 @@ from protocol.pulls import PULL_HEADER, pull_ticket
 from protocol.receipts import Grant, Receipt, verify_receipt
 from protocol.tickets import TICKET_HEADER, prediction_ticket
 from tests.marketplace.vault.factories import want
-from tests.serving.platform.replica_process import ReplicaProcess, free_port, sell
-from tests.serving.tiny import Tiny
+from tests.together.replica_process import ReplicaProcess, free_port, sell
+from tests.together.tiny import Tiny
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.deep, pytest.mark.django_db(transaction=True), pytest.mark.timeout(400)]
 BODY = {
     "model": "acme/any",
     "prompt": [3 + (17 * i + i * i) % 250 for i in range(150)],

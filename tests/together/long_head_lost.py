@@ -27,8 +27,8 @@ from marketplace.catalog.services import read_base_folder, register_reference
 from marketplace.vault.fleets import issue_fleet_credential
 from marketplace.vault.identities import Terms
 from protocol.checkpoints import ComputedIn
-from tests.serving.fleet.fleet_process import Callers, living, pid_of, tiny_pool, wait_for
-from tests.serving.tiny import Tiny
+from tests.together.fleet_process import Callers, living, pid_of, tiny_pool, wait_for
+from tests.together.tiny import Tiny
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(900)]
 AWAY_SECONDS = float(os.environ.get("INTARSIA_HEAD_AWAY", "30"))

@@ -13,22 +13,22 @@ import pytest
 from marketplace.catalog.models import Version
 from marketplace.vault import replica_client, tasks
 from protocol.admin import JournalKey
-from tests.serving.platform.canary import Canary, memory_of
-from tests.serving.platform.conftest import platform_url as platform_url
-from tests.serving.platform.replica_process import ReplicaProcess
-from tests.serving.platform.test_canary import plant
-from tests.serving.platform.test_with_platform import PROMPT, administer, completion, journal_of, receipt_of
-from tests.serving.tiny import Tiny
+from tests.together.canary import Canary, memory_of
+from tests.together.replica_process import ReplicaProcess
+from tests.together.test_canary import plant
+from tests.together.test_with_platform import administer, completion, journal_of, receipt_of
+from tests.together.tiny import PROMPT, Tiny
 
 NOT_SECRET = ("CUDA_", "HOME", "LC_", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH", "TMPDIR", "TRITON_", "XDG_")
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.deep, pytest.mark.django_db(transaction=True), pytest.mark.timeout(400)]
 
 
 @pytest.fixture
 def replica(platform_url: str, tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ReplicaProcess]:
     (tmp_path / "temporary").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
-    flags = ["--tensor-parallel", "2"]
+    # Long enough that an end which comes sooner does not come of it.
+    flags = ["--tensor-parallel", "2", "--tensor-parallel-timeout-s", "900"]
     with ReplicaProcess(platform_url, tiny.model, tmp_path / "state", flags=flags).running() as process:
         yield process
 
@@ -78,12 +78,10 @@ def _a_killed_rank_ends_the_replica_and_its_journal_knows_what_was_served(
     with cut.stream() as answer:
         lines = answer.iter_lines()
         next(lines)
-        began = time.monotonic()
         os.kill(child, signal.SIGKILL)
         rest = "".join(lines)
     assert "engine_stopped" in rest or "internal_error" in rest
-    assert replica.process.wait(10) == 1
-    assert time.monotonic() - began < 5
+    assert replica.process.wait(200) == 1
     assert not Path(f"/proc/{child}").exists()
     assert not list((tmp_path / "temporary").glob("intarsia-ranks-*"))
     # The next start takes the journal over: what the cut answer had is known, once.
@@ -94,7 +92,7 @@ def _a_killed_rank_ends_the_replica_and_its_journal_knows_what_was_served(
     assert 0 < receipt_of(cut, state.receipt).completion_tokens < 190
     (orphan,) = children(replica.process.pid)
     replica.kill(signal.SIGKILL)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while Path(f"/proc/{orphan}").exists() and _state(orphan) != "Z":  # init may be slow to take it
         assert time.monotonic() < deadline, "a rank outlived its replica"
         time.sleep(0.01)

@@ -17,10 +17,10 @@ from marketplace.vault.models import Replica
 from protocol.checkpoints import ComputedIn
 from serving.fleet.__main__ import ray_folder
 from serving.fleet.loopback import listeners
-from tests.serving.fleet.fleet_process import Callers, FleetProcess, living, pid_of, tiny_pool, wait_for
-from tests.serving.tiny import Tiny
+from tests.together.fleet_process import Callers, FleetProcess, living, pid_of, tiny_pool, wait_for
+from tests.together.tiny import Tiny
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.deep, pytest.mark.django_db(transaction=True), pytest.mark.timeout(900)]
 
 
 @pytest.fixture

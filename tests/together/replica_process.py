@@ -23,9 +23,9 @@ from marketplace.vault.models import Replica
 from protocol.checkpoints import ComputedIn
 from sealed_weights import CreatorIdentity, generate_key, seal_package
 from tests.marketplace.vault.factories import Sold, make_model, make_sold
-from tests.serving.tiny import Tiny
+from tests.together.tiny import Tiny
+from tests.warm import REPOSITORY, Child, warm
 
-REPOSITORY = Path(__file__).resolve().parents[3]
 # A machine whose limit is small is to pass as well; another test shows what a replica without this flag does there.
 UNLOCKED = [] if can_lock(1 << 28) else ["--allow-unlocked-memory"]
 
@@ -40,8 +40,9 @@ class ReplicaProcess:
     name: str = "tiny-replica"
     dtype: str = "float32"
     port: int = field(default_factory=lambda: free_port())
-    process: subprocess.Popen[bytes] | None = None
+    process: subprocess.Popen[bytes] | Child | None = None
     flags: list[str] = field(default_factory=list)  # more of them
+    warm: bool = True  # forked from a process that has torch, not started
 
     @property
     def url(self) -> str:
@@ -76,9 +77,12 @@ class ReplicaProcess:
             "--credential-file",
             str(self.state_dir.parent / "credential"),
         ]
-        command = [sys.executable, "-m", "serving", *arguments]
         with (self.state_dir.parent / "replica.log").open("ab") as log:
-            self.process = subprocess.Popen(command, cwd=REPOSITORY, stdout=log, stderr=log)
+            if self.warm:
+                self.process = warm().start("serving", *arguments, output=log)
+            else:
+                command = [sys.executable, "-m", "serving", *arguments]
+                self.process = subprocess.Popen(command, cwd=REPOSITORY, stdout=log, stderr=log)
         deadline = time.monotonic() + 180
         while not self.ready():
             assert self.process.poll() is None, self.log()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import json
 import os
 import resource
 import shutil
@@ -21,12 +21,14 @@ from psycopg import sql
 from marketplace.catalog.models import Version
 from marketplace.vault import replica_client, tasks
 from tests.marketplace.vault.factories import Sold
-from tests.serving.platform.canary import Canary, canary_of, files_under, memory_of
-from tests.serving.platform.replica_process import REPOSITORY, ReplicaProcess, sell
-from tests.serving.platform.test_with_platform import administer, completion
-from tests.serving.tiny import ALL_TARGETS, Tiny, write_adapter
+from tests.tiers import SERVICES
+from tests.together.canary import Canary, files_under, memory_of
+from tests.together.replica_process import ReplicaProcess, sell
+from tests.together.test_with_platform import administer, completion
+from tests.together.tiny import Tiny
+from tests.warm import REPOSITORY, warm
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.deep, pytest.mark.django_db(transaction=True), pytest.mark.timeout(600)]
 
 
 @pytest.fixture
@@ -48,16 +50,17 @@ def replica(
 ) -> Iterator[ReplicaProcess]:
     (tmp_path / "temporary").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
-    with ReplicaProcess(platform_url, tiny.model, tmp_path / "state", dtype="bfloat16").running() as process:
+    started = ReplicaProcess(platform_url, tiny.model, tmp_path / "state", dtype="bfloat16", warm=False)
+    with started.running() as process:
         yield process
 
 
 def plant(tiny: Tiny, tmp_path: Path, name: str, seed: int) -> tuple[Canary, Sold]:
     """Make an adapter, remember its needles, seal and upload it, and forget its files, as a creator's machine may."""
     creator = tmp_path / "creator"
-    write_adapter(creator / name, tiny.model, seed, r=16, lora_alpha=16, target_modules=ALL_TARGETS)
-    canary = canary_of(tiny.model, creator / name)
-    sold = sell(dataclasses.replace(tiny, adapters=creator), name, tmp_path, state="verifying")
+    needles = json.loads(warm().run("tests.together.maker", "canary", tiny.model, creator / name, seed))
+    canary = Canary({where: bytes.fromhex(needle) for where, needle in needles.items()})
+    sold = sell(tiny, name, tmp_path, state="verifying", folder=creator / name)
     shutil.rmtree(creator)
     return canary, sold
 
@@ -153,7 +156,7 @@ def test_a_canary_is_in_memory_while_it_is_resident_and_nowhere_else_even_after_
     assert replica.kill(signal.SIGSEGV) == -signal.SIGSEGV
     assert set(REPOSITORY.glob("core*")) == cores_before
 
-    folders = [tmp_path, Path(os.environ["INTARSIA_TEST_SERVICES"]), data_folder(), Path("/dev/shm")]
+    folders = [tmp_path, Path(os.environ[SERVICES]), data_folder(), Path("/dev/shm")]
     assert elsewhere([revoked, crashed], folders, began) == []
     _the_search_finds_files_and_rows(crashed, second, tmp_path, began)
 
