@@ -45,7 +45,8 @@ _LINKED = """
 SELECT array_agg(DISTINCT organization_id) FROM billing_carduse GROUP BY fingerprint HAVING count(*) > 1
 UNION ALL
 SELECT array_agg(DISTINCT m.organization_id) FROM accounts_membership m LEFT JOIN accounts_user u ON u.id = m.user_id
-GROUP BY coalesce(regexp_replace(lower(u.email), '\\+[^@]*@', '@'), m.user_id::text) HAVING count(DISTINCT m.organization_id) > 1
+GROUP BY coalesce(regexp_replace(lower(u.email), '\\+[^@]*@', '@'), m.user_id::text)
+HAVING count(DISTINCT m.organization_id) > 1
 """
 
 # A payer is an organization, or all that belong with it. Money counts that came from a paid lot, whose card has been
