@@ -121,7 +121,7 @@ class Routes:
         body = await read_body(scope, receive)
         path: str = scope["path"]
         quoting = path == "/v1/quote"
-        chat = path == CHAT_PATH or b'"messages"' in body
+        chat = path == CHAT_PATH or (quoting and b'"messages"' in body)
         embedding = path == "/v1/embeddings" or (quoting and not chat and b'"input"' in body)
         parse = functools.partial(parse_prediction_request, chat=chat and not embedding, embedding=embedding)
         request = parse(body, headers_of(scope))

@@ -24,7 +24,9 @@ def read_json(data: bytes) -> Any:
         value = msgspec.json.decode(data)
         deep = data.count(b"[") + data.count(b"{") > MAX_DEPTH and is_deeper(value, MAX_DEPTH)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RequestRefused(f"The request body is not JSON: {error}.", code="invalid_json") from None
+        raise RequestRefused(
+            f"We could not parse the JSON body of your request: {error}", code="invalid_json"
+        ) from None
     except RecursionError:
         deep = True
     if deep:

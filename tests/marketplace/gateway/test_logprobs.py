@@ -19,17 +19,19 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     (CHAT, {"logprobs": True}),
     (CHAT, {"logprobs": True, "stream": True}),
     (CHAT, {"logprobs": True, "top_logprobs": 0}),
-    (CHAT, {"top_logprobs": 5}),
-    (CHAT, {"logprobs": False, "top_logprobs": 1}),
-    (CHAT, {"logprobs": 0}),
-    (CHAT, {"logprobs": [], "stream": False}),
     (CHAT, {"logprobs": True, "logit_bias": {"5": 1}}),
     (TEXT, {"prompt": "hi", "logprobs": 0}),
     (TEXT, {"prompt": "hi", "logprobs": 5, "stream": True}),
     (TEXT, {"prompt": ["hi", "ho"], "logprobs": 1, "echo": True, "max_tokens": 0}),
     (TEXT, {"prompt": [1, 2], "logprobs": 0, "logit_bias": {"5": 1}}),
-    # A text that names the field of a chat makes the gateway read a chat: the replica still reads a completion.
+    # The path says what is read, whatever fields a body has beside.
     (TEXT, {"prompt": "hi", "logprobs": 0, "messages": [{"role": "user", "content": "hi"}]}),
+]
+MISSPELT: list[dict[str, Any]] = [
+    {"top_logprobs": 5},
+    {"logprobs": False, "top_logprobs": 1},
+    {"logprobs": 0},
+    {"logprobs": [], "stream": False},
 ]
 ALLOWED: list[tuple[str, dict[str, Any]]] = [
     (CHAT, {"logprobs": None, "top_logprobs": None}),
@@ -49,6 +51,13 @@ async def status(world: World, path: str, changes: dict[str, Any]) -> tuple[int,
             await answer.read()
             return 200, None
         return answer.status, (await answer.json())["error"]
+
+
+@pytest.mark.parametrize("changes", MISSPELT)
+async def test_what_no_reader_takes_for_a_wish_is_refused_by_its_form(world: World, changes: dict[str, Any]) -> None:
+    code, error = await status(world, CHAT, changes)
+    assert (code, error["code"]) == (400, "invalid_value") and "logprobs" in error["param"]
+    assert await money(world) == UNTOUCHED | {"holds": []} and not world.replica.served
 
 
 @pytest.mark.parametrize(("path", "changes"), REFUSED)
