@@ -10,7 +10,7 @@ from django.db.models.functions import Now
 
 
 class Outbox(models.Model):
-    """A message written in the transaction of the change that it reports; `deliver_outbox` sends it at least once."""
+    """A message written in the transaction of the change that it reports; `marketplace.alerts` tells those of TOLD."""
 
     class Topic(models.TextChoices):
         PREDICTION_SETTLED = "prediction.settled"
@@ -28,10 +28,10 @@ class Outbox(models.Model):
     TOLD = (Topic.TOP_UP_CREDITED, Topic.TOP_UP_FAILED, Topic.PAYOUT_PAID, Topic.PAYOUT_RETURNED)
 
     topic = models.CharField(max_length=40)  # one of Topic
-    key = models.CharField(max_length=64)  # receivers drop repeats by (topic, key)
+    key = models.CharField(max_length=64)  # of what happened: it is told once
     payload = models.JSONField()
     created_at = models.DateTimeField(db_default=Now())
-    delivered_at = models.DateTimeField(null=True)
+    delivered_at = models.DateTimeField(null=True)  # no longer written
     announced_at = models.DateTimeField(null=True)  # of TOLD: the webhooks were told
 
     class Meta:
@@ -50,6 +50,11 @@ class Outbox(models.Model):
                 fields=["delivered_at"], condition=Q(delivered_at__isnull=False), name="billing_outbox_delivered"
             ),
         ]
+
+    @classmethod
+    def waiting(cls) -> Q:
+        """Return the condition for messages that are still to be told."""
+        return Q(topic__in=cls.TOLD, announced_at=None)
 
 
 class Incident(models.Model):

@@ -64,7 +64,7 @@ TABLES = {
     "billing_ledgercheckpoint": "SELECT, INSERT, UPDATE",
     "billing_ledgertransaction": APPEND,
     "billing_lot": "SELECT, INSERT",
-    "billing_outbox": "SELECT, INSERT, UPDATE (delivered_at, announced_at), DELETE",
+    "billing_outbox": "SELECT, INSERT, UPDATE (announced_at), DELETE",
     "billing_payout": "SELECT, INSERT, UPDATE",
     "billing_payoutaccount": "SELECT, INSERT, UPDATE",
     "billing_paper": READ,

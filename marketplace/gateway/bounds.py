@@ -25,6 +25,8 @@ def chat_bound(data: dict[str, Any]) -> int:
     total = TEMPLATE_TOKENS
     for message in data["messages"]:
         others = {name: value for name, value in message.items() if name != "content" and value is not None}
+        if call := others.pop("function_call", None):  # a template reads it as the newer form
+            others["tool_calls"] = [{"id": None, "type": "function", "function": call}]
         total += TEMPLATE_TOKENS_PER_MESSAGE + _text_bytes(message.get("content")) + widest_json_bytes(others)
     if tools := data.get("tools"):
         total += TOOLS_TOKENS + 2 * widest_json_bytes(tools)
@@ -60,9 +62,9 @@ def widest_json_bytes(value: object, depth: int = 0) -> int:
 
 
 def _text_bytes(content: str | list[dict[str, Any]] | None) -> int:
-    """Return the bytes of a message's content: a string, or OpenAI's list of text parts."""
+    """Return the bytes of a message's content: a string, or OpenAI's list of parts."""
     if isinstance(content, list):
-        return sum(_utf8(part["text"]) for part in content)
+        return sum(_utf8(part.get("text") or "") + _utf8(part.get("refusal") or "") for part in content)
     return _utf8(content or "")
 
 

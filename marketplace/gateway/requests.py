@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from marketplace.gateway.bounds import chat_bound, prompt_bounds
-from marketplace.gateway.errors import bad_request
+from marketplace.gateway.errors import bad_request, model_named
 from marketplace.gateway.json_bodies import refused_by_body
-from protocol.errors import ProtocolError
 from protocol.latency import CLASS_OF_TIER, LatencyClass
-from protocol.names import ModelName, parse_model_name
+from protocol.names import ModelName
 from protocol.requests.bodies import AnyBody, ChatBody, CompletionBody, EmbeddingBody, GenerationBody
 from protocol.requests.checks import logprob_count, require_end_user
 from protocol.requests.parsing import read_json, typed
@@ -95,7 +94,7 @@ def _completion_request(
 ) -> PredictionRequest:
     newer = body.max_completion_tokens if isinstance(body, ChatBody) else None
     return PredictionRequest(
-        model=_model_name(body.model),
+        model=model_named(body.model),
         body=body,
         stream=bool(body.stream),
         include_usage=body.include_usage,
@@ -112,7 +111,7 @@ def _completion_request(
 
 def _embedding_request(body: EmbeddingBody, headers: Mapping[bytes, bytes]) -> PredictionRequest:
     return PredictionRequest(
-        model=_model_name(body.model),
+        model=model_named(body.model),
         body=body,
         max_tokens=0,
         choices=1,
@@ -120,13 +119,6 @@ def _embedding_request(body: EmbeddingBody, headers: Mapping[bytes, bytes]) -> P
         latency_class=CLASS_OF_TIER[body.service_tier],
         end_user=_end_user(body, headers),
     )
-
-
-def _model_name(name: str) -> ModelName:
-    try:
-        return parse_model_name(name)
-    except ProtocolError:
-        raise bad_request("`model` must be 'organization/model' or 'organization/model@version'.", "model") from None
 
 
 def _end_user(body: AnyBody, headers: Mapping[bytes, bytes]) -> str | None:

@@ -14,7 +14,7 @@ from marketplace.accounts.errors import Refusal
 from marketplace.gateway.answers import relay_whole
 from marketplace.gateway.asks import CHAT_PATH
 from marketplace.gateway.attack_guards import AttackGuards
-from marketplace.gateway.attempts import WholeAnswer
+from marketplace.gateway.attempts import BegunStream, WholeAnswer
 from marketplace.gateway.contracts import check_contract
 from marketplace.gateway.dispatch import dispatch
 from marketplace.gateway.errors import unavailable
@@ -40,6 +40,7 @@ from marketplace.gateway.responses.reply import ReplyClient
 from marketplace.gateway.responses.request import parse_response_request
 from marketplace.gateway.responses.store import ResponseStore
 from marketplace.gateway.runs import Runs
+from marketplace.gateway.silence import Company, tell_late
 from marketplace.gateway.streams import relay_stream
 from marketplace.gateway.tracing import trace_of
 from marketplace.gateway.waking import Waking
@@ -228,7 +229,12 @@ class Routes:
         call = _Call(prediction, asking.path, candidates, key, admission, asking.outgoing.body, asking.stopwatch)
         call.stopwatch.end("admit")
         with client_of(prediction.id) as client:
-            await self._carry_out(call, client, headers)
+            try:
+                await self._carry_out(call, client, headers)
+            except Refusal as refusal:
+                if client.started:
+                    await tell_late(client, refusal, headers)
+                raise
 
     def _note_lost(self, prediction: Prediction, effect: Effect) -> None:
         """Count what the replicas that were lost before the answer began did to the call."""
@@ -247,28 +253,40 @@ class Routes:
         except Refusal as refusal:
             raise await call.prediction.refused(refusal, "refused") from None
 
-    async def _relay(self, call: _Call, client: Client, headers: Headers) -> None:
-        """Let a replica answer, and hand its answer to the client. Raises Refusal and ClientGone."""
+    async def _begun(
+        self, call: _Call, client: Client, headers: Headers, guarded: AsyncExitStack
+    ) -> WholeAnswer | BegunStream:
+        """Have the call judged, and then begun by a replica; the client of a stream has company meanwhile.
+
+        Raises Refusal, after which nothing is held, and ClientGone.
+        """
         prediction, request_id = call.prediction, headers[REQUEST_ID_HEADER]
-        headers[PREDICTION_HEADER] = str(prediction.id)
-        await self.prefills.before(prediction, client, call.path, call.candidates[0], request_id)
-        answer = await dispatch(prediction, client, call.path, call.candidates, request_id)
+        async with Company(client, headers, stream=prediction.order.request.stream):
+            await self._judge(call, client, request_id, guarded)
+            await self.prefills.before(prediction, client, call.path, call.candidates[0], request_id)
+            return await dispatch(prediction, client, call.path, call.candidates, request_id)
+
+    async def _relay(self, call: _Call, answer: WholeAnswer | BegunStream, client: Client, headers: Headers) -> None:
+        """Hand a replica's answer to the client. Raises Refusal and ClientGone."""
         call.stopwatch.end("dispatch")
-        self._note_lost(prediction, "moved")
+        self._note_lost(call.prediction, "moved")
         if isinstance(answer, WholeAnswer):
-            await relay_whole(prediction, answer, client, headers)
+            await relay_whole(call.prediction, answer, client, headers)
         else:
-            await relay_stream(prediction, answer, client, headers)
+            await relay_stream(call.prediction, answer, client, headers)
         call.stopwatch.end("answer")
 
     async def _carry_out(self, call: _Call, client: Client, headers: Headers) -> None:
         prediction, admission = call.prediction, call.admission
+        relaying = False
         try:
             await prediction.hold(key=call.key, replica=call.candidates[0])
             call.stopwatch.end("hold")
+            headers[PREDICTION_HEADER] = str(prediction.id)
             async with AsyncExitStack() as guarded:
-                await self._judge(call, client, headers[REQUEST_ID_HEADER], guarded)
-                await self._relay(call, client, headers)
+                answer = await self._begun(call, client, headers, guarded)
+                relaying = True
+                await self._relay(call, answer, client, headers)
         except ClientGone:
             if prediction.replica is None:
                 self.protection.refused(admission)
@@ -285,7 +303,7 @@ class Routes:
             raise
         except Exception:
             logger.exception("prediction %s: a fault of the gateway", prediction.id)
-            if client.started:
+            if relaying and client.started:
                 await prediction.abandon()
                 raise
             fault = unavailable("The gateway failed. Nothing was charged; try again.", code="gateway_fault")

@@ -1,4 +1,7 @@
-"""Request bodies as typed values. Fields that are not here (metadata, store) change no answer, and are ignored."""
+"""Request bodies as typed values.
+
+`protocol.request_fields` says what becomes of fields that are not here: they are ignored, or refused by name.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ from functools import cache
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
+
+from protocol import request_fields
 
 
 class _Nullable(msgspec.Struct):
@@ -38,7 +43,7 @@ class _Model(_Nullable, kw_only=True):
 
 
 class _Generation(_Model, kw_only=True):
-    """The fields of both completion endpoints. Unknown fields are ignored, because OpenAI's clients send many."""
+    """The fields of both completion endpoints."""
 
     stream: bool | None = False
     stream_options: StreamOptions | None = None
@@ -90,16 +95,17 @@ class CompletionBody(_Generation, kw_only=True):
     """The body of POST /v1/completions. prompt: text, token ids, or a list of either."""
 
     prompt_field: ClassVar[str] = "prompt"
+    fields: ClassVar[request_fields.Body] = "completions"
 
     prompt: Any
     logprobs: int | None = None
     echo: bool | None = False
-    suffix: str | None = None
 
 
 class ContentPart(msgspec.Struct):
     type: str
     text: str | None = None
+    refusal: str | None = None
 
 
 class FunctionCall(_Nullable):
@@ -118,7 +124,10 @@ class Message(msgspec.Struct):
     content: str | list[ContentPart] | None = None
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
+    function_call: FunctionCall | None = None  # the older form of one call
     tool_call_id: str | None = None
+    refusal: str | None = None
+    audio: Any = None
 
 
 class FunctionSpec(msgspec.Struct):
@@ -146,6 +155,7 @@ class ChatBody(_Generation, kw_only=True):
     """The body of POST /v1/chat/completions."""
 
     prompt_field: ClassVar[str] = "messages"
+    fields: ClassVar[request_fields.Body] = "chat"
 
     messages: list[Message]
     max_completion_tokens: int | None = None
@@ -155,19 +165,16 @@ class ChatBody(_Generation, kw_only=True):
     tool_choice: str | NamedChoice | None = None
     parallel_tool_calls: bool | None = None
     modalities: list[str] | None = None
-    audio: Any = None
-    functions: Any = None
-    web_search_options: Any = None
 
 
 class EmbeddingBody(_Model, kw_only=True):
     """The body of POST /v1/embeddings. input: text, token ids, or a list of either."""
 
     prompt_field: ClassVar[str] = "input"
+    fields: ClassVar[request_fields.Body] = "embeddings"
 
     input: Any
     encoding_format: str | None = "float"
-    dimensions: int | None = None
 
 
 # Fields that say who asks what, and how the answer is sent; limits and the number of answers are looked at by value.

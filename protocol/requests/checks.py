@@ -14,6 +14,7 @@ from protocol.requests.bodies import (
     AnyBody,
     ChatBody,
     CompletionBody,
+    ContentPart,
     EmbeddingBody,
     GenerationBody,
     Message,
@@ -54,7 +55,6 @@ def check(body: AnyBody) -> None:
     for name in ("safety_identifier", "user"):
         require_end_user(getattr(body, name), name)
     if isinstance(body, EmbeddingBody):
-        require(body.dimensions is None, "dimensions", "is not supported: embeddings have the model's own size")
         require(body.encoding_format in ("float", "base64"), "encoding_format", "must be float or base64")
         prompts_of(body.input, "input", MAX_INPUTS)
         return
@@ -112,13 +112,8 @@ def _check_form(body: GenerationBody) -> None:
     require(body.choices <= body.computed <= MAX_CHOICES, "best_of", rule)
     rule = "cannot be combined with use_beam_search, or a best_of above n: the best are known at the end alone"
     require(not (body.stream and body.chooses), "stream", rule)
-    if isinstance(body, CompletionBody):
-        require(not body.suffix, "suffix", "is not supported")
-        return
-    for name, value in (("audio", body.audio), ("functions", body.functions)):
-        require(not value, name, "is not supported")
-    require(not body.web_search_options, "web_search_options", "is not supported")
-    require(body.modalities in (None, ["text"]), "modalities", "must be text")
+    if isinstance(body, ChatBody):
+        require(body.modalities in (None, ["text"]), "modalities", "must be text")
 
 
 def _check_numbers(body: GenerationBody) -> None:
@@ -186,11 +181,23 @@ def _check_messages(messages: list[Message]) -> None:
     for index, message in enumerate(messages):
         at = f"messages[{index}]"
         require(message.role in _ROLES, f"{at}.role", "must be system, user, assistant or tool")
+        own = message.role == "assistant"  # what guards judge of others' messages is their text
         if isinstance(message.content, list):
-            fine = all(part.type == "text" and part.text is not None for part in message.content)
-            require(fine, f"{at}.content", "must be text: this model reads nothing else")
-        fine = not message.tool_calls or message.role == "assistant"
-        require(fine, f"{at}.tool_calls", "belongs to the assistant")
+            texts = [_part_text(part, refusals=own) for part in message.content]
+            require(None not in texts, f"{at}.content", "must be text: this model reads nothing else")
+        require(own or not message.refusal, f"{at}.refusal", "belongs to the assistant")
+        require(not message.audio, f"{at}.audio", "is not supported: this model reads nothing but text")
+        require(own or not message.tool_calls, f"{at}.tool_calls", "belongs to the assistant")
+        if message.function_call is not None:
+            require(own, f"{at}.function_call", "belongs to the assistant")
+            require(not message.tool_calls, f"{at}.function_call", "cannot be combined with tool_calls")
+
+
+def _part_text(part: ContentPart, *, refusals: bool) -> str | None:
+    """Return the text of a part; None: it is none, or a refusal where none may be."""
+    if part.type == "refusal" and refusals:
+        return part.refusal
+    return part.text if part.type == "text" else None
 
 
 def _check_tools(body: ChatBody) -> None:

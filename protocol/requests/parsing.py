@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from protocol.errors import RequestRefused
+from protocol.request_fields import check_fields
 from protocol.requests.bodies import Body
 from protocol.requests.checks import check
 
@@ -38,6 +39,7 @@ def typed(value: Any, kind: type[Body]) -> Body:
     """Return the body that a JSON value is, each field checked. Raises RequestRefused."""
     if not isinstance(value, dict):
         raise RequestRefused("The request body must be a JSON object.")
+    check_fields(kind.fields, value)
     try:
         body = msgspec.convert(value, kind)
     except msgspec.ValidationError as error:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from protocol.errors import require
-from protocol.requests.bodies import ChatBody, CompletionBody, EmbeddingBody, Message
+from protocol.requests.bodies import ChatBody, CompletionBody, EmbeddingBody, FunctionCall, Message
 from protocol.requests.checks import MAX_INPUTS, MAX_PROMPTS, prompts_of
 from protocol.requests.parsing import call_arguments
 from serving.http.errors import ApiError
@@ -83,15 +83,8 @@ def chat_messages(body: ChatBody) -> list[dict[str, Any]]:
     for message in body.messages:
         role = {"developer": "system", "function": "tool"}.get(message.role, message.role)
         entry: dict[str, Any] = {"role": role, "content": text_of(message)}
-        if message.tool_calls:
-            entry["tool_calls"] = [
-                {
-                    "id": call.id,
-                    "type": "function",
-                    "function": {"name": call.function.name, "arguments": _arguments(call.function.arguments or "")},
-                }
-                for call in message.tool_calls
-            ]
+        if calls := _calls(message):
+            entry["tool_calls"] = calls
         if message.tool_call_id is not None:
             entry["tool_call_id"] = message.tool_call_id
         if message.name is not None:
@@ -100,10 +93,23 @@ def chat_messages(body: ChatBody) -> list[dict[str, Any]]:
     return out
 
 
+def _calls(message: Message) -> list[dict[str, Any]]:
+    """Return the calls of an assistant's message, in either form of OpenAI's API."""
+    given: list[tuple[str | None, FunctionCall]] = [(call.id, call.function) for call in message.tool_calls or ()]
+    if message.function_call is not None:
+        given = [(None, message.function_call)]
+    return [
+        {"id": i, "type": "function", "function": {"name": one.name, "arguments": _arguments(one.arguments or "")}}
+        for i, one in given
+    ]
+
+
 def text_of(message: Message) -> str:
-    """Return the text of a message, whose parts are joined."""
+    """Return what a message says: its content, or, where it has none, the refusal that an assistant gave instead."""
     content = message.content
-    return "".join(part.text or "" for part in content) if isinstance(content, list) else content or ""
+    if isinstance(content, list):
+        return "".join((part.refusal if part.type == "refusal" else part.text) or "" for part in content)
+    return content or message.refusal or ""
 
 
 def _arguments(text: str) -> dict[str, Any]:

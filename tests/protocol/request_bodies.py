@@ -6,7 +6,10 @@ import json
 import random
 from typing import Any
 
+from protocol.request_fields import FIELDS, Body
+
 CHAT, TEXT, EMBED = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
+KINDS: dict[str, Body] = {CHAT: "chat", TEXT: "completions", EMBED: "embeddings"}
 ODD: list[Any] = [
     None,
     True,
@@ -36,9 +39,12 @@ NAMES = (
     "n", "best_of", "use_beam_search", "length_penalty", "early_stopping", "seed", "stop", "ignore_eos",
     "return_token_ids", "speculation", "confidence", "presence_penalty", "frequency_penalty",
     "repetition_penalty", "logit_bias", "response_format", "guided_regex", "guided_grammar", "logprobs",
-    "top_logprobs", "tools", "tool_choice", "parallel_tool_calls", "modalities", "audio", "functions",
-    "web_search_options", "echo", "suffix", "service_tier", "user", "safety_identifier", "encoding_format",
-    "dimensions", "metadata", "store", "unheard_of",
+    "top_logprobs", "tools", "tool_choice", "parallel_tool_calls", "modalities", "echo", "service_tier", "user",
+    "safety_identifier", "encoding_format",
+)
+BESIDE = (
+    "metadata", "store", "client_metadata", "prediction", "verbosity", "audio", "functions", "function_call",
+    "web_search_options", "suffix", "dimensions", "provider", "region", "temprature", "messages", "unheard_of",
 )
 # fmt: on
 RIGHT: dict[str, list[Any]] = {
@@ -73,7 +79,13 @@ RIGHT: dict[str, list[Any]] = {
     "modalities": [["text"], ["audio"]],
     "guided_regex": ["a+", "("],
     "guided_grammar": ['start: "a"', "start"],
+    "temperature": [0, 0.5, 2, 2.1],
+    "top_k": [-1, 0, 40, -2],
+    "user": ["u", "x" * 64, "x" * 65],
+    "safety_identifier": ["u", "a b", "a\n"],
 }
+for switch in ("stream", "ignore_eos", "return_token_ids", "speculation", "confidence", "echo", "parallel_tool_calls"):
+    RIGHT[switch] = [True, False, None, 1]
 ROLES = ("system", "developer", "user", "assistant", "tool", "function", "wizard", "")
 RAW = [
     b"",
@@ -102,8 +114,11 @@ def bodies(seed: int, count: int, model: str) -> list[tuple[str, bytes]]:
     while len(drawn) < count:
         path = rng.choice((CHAT, CHAT, TEXT, EMBED))
         body: dict[str, Any] = {"model": model} | _prompt(rng, path)
-        for name in rng.sample(NAMES, rng.randrange(5)):
+        known = [name for name in NAMES if name in FIELDS[KINDS[path]]] if rng.random() < 0.8 else NAMES
+        for name in rng.sample(known, min(len(known), rng.randrange(5))):
             body[name] = rng.choice(RIGHT[name]) if name in RIGHT and rng.random() < 0.8 else rng.choice(ODD)
+        if rng.random() < 0.1:
+            body.setdefault(rng.choice(BESIDE), rng.choice(ODD))
         if rng.random() < 0.03:
             del body[rng.choice(list(body))]
         drawn.append((path, json.dumps(body).encode()))
@@ -120,7 +135,15 @@ def _prompt(rng: random.Random, path: str) -> dict[str, Any]:
     message: dict[str, Any] = {"role": rng.choice(ROLES if odd else ROLES[:4]), "content": "x"}
     if rng.random() < 0.3:
         message["content"] = rng.choice(
-            [None, [], [{"type": "text", "text": "a"}], [{"type": "image_url"}], 5, [5], ["a"]]
+            [
+                None,
+                [],
+                [{"type": "text", "text": "a"}],
+                [{"type": "refusal", "refusal": "a"}],
+                [{"type": "image_url"}],
+                5,
+                ["a"],
+            ]
         )
     if rng.random() < 0.2:
         arguments = rng.choice(['{"a":1}', "{", None, 5, "[" * 200])
@@ -128,5 +151,8 @@ def _prompt(rng: random.Random, path: str) -> dict[str, Any]:
             [[], [{"function": {"name": "f", "arguments": arguments}}], [{"id": "c"}], "x"]
         )
     if rng.random() < 0.1:
-        message[rng.choice(["name", "tool_call_id", "refusal"])] = rng.choice(ODD)
+        message["role"] = rng.choice(["assistant", "user"])
+        message["function_call"] = rng.choice([{"name": "f", "arguments": '{"a":1}'}, {"name": "f"}, {}, "f", None])
+    if rng.random() < 0.1:
+        message[rng.choice(["name", "tool_call_id", "refusal", "audio"])] = rng.choice(ODD)
     return {"messages": [message] * rng.randrange(1, 3)}

@@ -30,6 +30,7 @@ from marketplace.accounts.models import ApiKey, Organization
 from marketplace.accounts.services import create_api_key
 from marketplace.catalog.models import Model, Price, Version
 from marketplace.catalog.services import register_base
+from marketplace.gateway import silence
 from marketplace.gateway.app import Gateway
 from marketplace.vault.models import Replica
 from marketplace.vault.services import bootstrap_platform_keys
@@ -193,6 +194,12 @@ async def world(transactional_db: None) -> AsyncIterator[World]:
     await task
     await replica.stop()
     await sync_to_async(connections.close_all)()  # of the thread that ran the ORM for this loop
+
+
+@pytest.fixture(autouse=True)
+def _no_head_before_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refusals of streams keep their status, however slow the machine; test_silence.py is about what comes before."""
+    monkeypatch.setattr(silence, "HEAD_SECONDS", 3600.0)
 
 
 @pytest.fixture(autouse=True)

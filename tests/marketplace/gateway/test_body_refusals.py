@@ -106,9 +106,11 @@ async def test_what_a_replica_refuses_gives_the_run_its_call_back_and_leaves_the
     assert (await until_closed(world))["usage"] == 1 and (await sync_to_async(Run.objects.get)()).calls == 1
 
 
-async def test_a_field_of_chats_means_nothing_in_a_completion(world: World) -> None:
+async def test_a_field_of_chats_is_unknown_in_a_completion_and_in_its_quote(world: World) -> None:
     body = body_for(world, TEXT) | {"max_tokens": 8, "max_completion_tokens": 2}
-    async with world.http.post("/v1/quote", json=body) as answer:
-        quoted = (await answer.json())["worst_case_nano_usd"]
-    async with world.http.post("/v1/quote", json=body_for(world, TEXT) | {"max_tokens": 8}) as answer:
-        assert quoted == (await answer.json())["worst_case_nano_usd"]
+    for path in (TEXT, "/v1/quote"):
+        async with world.http.post(path, json=body) as answer:
+            error = (await answer.json())["error"]
+        assert (answer.status, error["code"]) == (400, "unknown_parameter")
+        assert error["param"] == "max_completion_tokens" and "max_tokens" in error["message"]
+    assert await money(world) == UNTOUCHED | {"holds": []} and not world.replica.served

@@ -24,8 +24,6 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     (TEXT, {"prompt": "hi", "logprobs": 5, "stream": True}),
     (TEXT, {"prompt": ["hi", "ho"], "logprobs": 1, "echo": True, "max_tokens": 0}),
     (TEXT, {"prompt": [1, 2], "logprobs": 0, "logit_bias": {"5": 1}}),
-    # The path says what is read, whatever fields a body has beside.
-    (TEXT, {"prompt": "hi", "logprobs": 0, "messages": [{"role": "user", "content": "hi"}]}),
 ]
 MISSPELT: list[dict[str, Any]] = [
     {"top_logprobs": 5},

@@ -78,7 +78,6 @@ async def test_revoked_and_unknown_versions_are_refused(world: World) -> None:
         b"[]",
         b"{nonsense",
         b'{"model": 3, "messages": [{"role":"user","content":"x"}]}',
-        b'{"model": "no-slash", "messages": [{"role":"user","content":"x"}]}',
         b'{"model": "maker/thing"}',
         b'{"model": "maker/thing", "messages": []}',
         b'{"model": "maker/thing", "messages": ["x"]}',
