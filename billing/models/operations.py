@@ -75,6 +75,8 @@ class Incident(models.Model):
         RECEIPT_MISMATCH = "receipt_mismatch"  # a charge is not that of the receipt stored with it
         RELEASE_WITHOUT_DEMAND = "release_without_demand"  # a replica asked for a key that nothing on it needs
         RELEASE_BUDGET = "release_budget"  # a replica asked for more keys within an hour than it may
+        CUSTODY_CHAIN = "custody_chain"  # the chain of a creator's releases does not hold together
+        ROW_SEAL = "row_seal"  # a row that carries authority was not written by the platform (`accounts.seals`)
         REPLICA_LOST = "replica_lost"  # a name has been away for ten minutes; closed when it registers again
 
     # Contradictions about money: as long as one of them is open, no money leaves.
@@ -87,6 +89,9 @@ class Incident(models.Model):
         Kind.PAYOUT_MISMATCH,
         Kind.RECONCILIATION,
     )
+
+    # What was changed past the platform: chains of releases, and rows that carry authority.
+    CUSTODY = (Kind.CUSTODY_CHAIN, Kind.ROW_SEAL)
 
     kind = models.CharField(max_length=32)  # one of Kind
     subject = models.CharField(max_length=64, blank=True, default="", db_default="")

@@ -132,6 +132,7 @@ app.conf.update(
             "schedule": 30.0,
             "options": {"expires": 25.0},
         },
+        "check custody": {"task": "marketplace.vault.tasks.check_custody", "schedule": 3600.0},
         "create usage partitions": {"task": "billing.tasks.create_usage_partitions", "schedule": 3600.0},
         "drop old usage": {"task": "billing.tasks.drop_usage", "schedule": 86_400.0},
         # The last head of a day follows within the hour after its end.

@@ -28,6 +28,7 @@ TABLES = {
     "accounts_formername": WRITE,
     "accounts_membership": WRITE,
     "accounts_organization": WRITE,
+    "accounts_rowseal": WRITE,
     "accounts_user": WRITE,
     "accounts_user_groups": WRITE,
     "accounts_user_user_permissions": WRITE,

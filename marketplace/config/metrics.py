@@ -38,6 +38,7 @@ SELECT (SELECT count(*) FROM billing_hold WHERE state = 'open'),
     (SELECT count(*) FROM billing_outbox WHERE announced_at IS NULL AND topic = ANY (%s)),
     (SELECT count(*) FROM billing_incident WHERE resolved_at IS NULL),
     (SELECT count(*) FROM billing_incident WHERE resolved_at IS NULL AND kind = ANY (%s)),
+    (SELECT count(*) FROM billing_incident WHERE resolved_at IS NULL AND kind = ANY (%s)),
     (SELECT coalesce(extract(epoch FROM now() - min(created_at)), 0) FROM billing_outbox
         WHERE announced_at IS NULL AND topic = ANY (%s)),
     (SELECT count(*) FROM alerts_delivery WHERE delivered_at IS NULL AND attempts >= 3 AND error <> ''),
@@ -67,6 +68,7 @@ _GAUGES = {
     "outbox_waiting": "Events that were not delivered yet",
     "open_incidents": "Incidents that nobody resolved",
     "freezing_incidents": "Incidents that nobody resolved and that stop payouts",
+    "custody_incidents": "Incidents that nobody resolved about rows or chains that were changed past the platform",
     "outbox_age_seconds": "Age of the oldest event that was not delivered",
     "deliveries_failing": "Deliveries of alerts that failed three times and more",
     "live_replicas": "Replicas that serve",
@@ -101,7 +103,8 @@ def exposition() -> bytes:
 class _PlatformCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         with connection.cursor() as cursor:
-            cursor.execute(_NUMBERS, [list(Outbox.TOLD), list(Incident.FREEZING), list(Outbox.TOLD)])
+            told = list(Outbox.TOLD)
+            cursor.execute(_NUMBERS, [told, list(Incident.FREEZING), list(Incident.CUSTODY), told])
             numbers = cursor.fetchone()
             cursor.execute(_SEEN)
             seen = cursor.fetchall()

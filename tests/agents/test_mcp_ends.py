@@ -18,9 +18,20 @@ from billing.models import Usage
 from devstack.state import REPOSITORY
 from tests import agents_setup
 from tests.agents.test_mcp import platform
-from tests.marketplace.gateway.conftest import UNTOUCHED, World, _own_database_url, money, until, until_closed, world
+from tests.marketplace.gateway.conftest import (
+    UNTOUCHED,
+    World,
+    _own_database_url,
+    money,
+    shared_gateway,
+    until,
+    until_closed,
+    world,
+)
 
-__all__ = ["_own_database_url", "world"]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+__all__ = ["_own_database_url", "shared_gateway", "world"]
 HELLO: list[dict[str, Any]] = [
     {
         "id": 0,

@@ -11,7 +11,7 @@ from billing.models import Run
 from tests.marketplace.gateway.conftest import UNTOUCHED, World, money, until_closed
 from tests.marketplace.gateway.test_contracts import message, take_up
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 NOTHING = UNTOUCHED | {"holds": []}
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"

@@ -52,7 +52,7 @@ def test_refused_and_unknown_fields_are_named(kind: Body) -> None:
         assert f"'{name}'" in told.value.message
 
 
-@pytest.mark.asyncio
+@pytest.mark.asyncio(loop_scope="module")
 async def test_agents_own_fields_are_taken_and_wishes_are_refused_before_a_hold(world: World) -> None:
     beside = {"client_metadata": {"session": "1"}, "prompt_cache_key": "k", "store": False, "metadata": {"a": "b"}}
     forms: dict[str, dict[str, Any]] = {
@@ -70,7 +70,7 @@ async def test_agents_own_fields_are_taken_and_wishes_are_refused_before_a_hold(
     assert (await money(world))["usage"] == 2
 
 
-@pytest.mark.asyncio
+@pytest.mark.asyncio(loop_scope="module")
 async def test_the_path_says_what_a_body_is_and_not_a_word_in_it(world: World) -> None:
     """A completion that names the field of a chat would be read as one by the gateway, and not by a replica."""
     body = {"model": "maker/thing", "prompt": "hi there, everyone", "max_tokens": 8}
@@ -82,7 +82,7 @@ async def test_the_path_says_what_a_body_is_and_not_a_word_in_it(world: World) -
         assert answer.status == 200, await answer.text()
 
 
-@pytest.mark.asyncio
+@pytest.mark.asyncio(loop_scope="module")
 async def test_a_form_with_an_unknown_field_is_refused(world: World) -> None:
     for name, code in (("region", "unsupported_parameter"), ("purposes", "unknown_parameter")):
         form = aiohttp.FormData({"purpose": "batch", name: "x"})

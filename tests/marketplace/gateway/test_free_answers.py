@@ -11,7 +11,7 @@ from billing.models import Incident
 from tests.marketplace.gateway.conftest import World, until_closed
 from tests.marketplace.gateway.test_contracts import FREE, HALF, SCHEMA, message, take_up
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 ENDLESS = {
     "type": "object",

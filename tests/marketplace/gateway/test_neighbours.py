@@ -19,7 +19,7 @@ from marketplace.catalog.services import set_price
 from marketplace.vault.models import EnrolledReplica
 from tests.marketplace.gateway.conftest import FUNDS, World
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.django_db(transaction=True)]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 TERMS = {"input_micro_usd_per_mtok": 1_000_000, "output_micro_usd_per_mtok": 3_000_000}
 MONTHLY, ONCE = 300_000, 200_000
 FREE = MONTHLY + ONCE

@@ -14,7 +14,7 @@ from marketplace.gateway import patience, silence
 from protocol.events import WAITING
 from tests.marketplace.gateway.conftest import UNTOUCHED, World, events, money, until_closed
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.django_db(transaction=True)]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 
 

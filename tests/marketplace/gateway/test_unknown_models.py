@@ -9,7 +9,7 @@ import pytest
 
 from tests.marketplace.gateway.conftest import UNTOUCHED, World, money
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 # Names of other platforms, of nobody's, and of none that could be.
 NAMES = [
     "gpt-4o",

@@ -38,7 +38,7 @@ _NEW_PLACE = (
     .replace("allowances[2] := billing_free_rest(item, ", "allowances[2] := billing_free_rest(item, kin, ")
 )
 APPLY = (
-    (_SQL / "0034_one_person.sql").read_text()
+    (_SQL / "0035_one_person.sql").read_text()
     + _NEW_PLACE
     + """
 DROP FUNCTION billing_free_rest(billing_hold_item, text, date, bigint, bigint);
@@ -59,6 +59,6 @@ DROP INDEX billing_user_mailbox;
 
 
 class Migration(migrations.Migration):
-    dependencies = [("billing", "0033_attempts_of_checkpoints"), ("accounts", "0010_feature_switches")]
+    dependencies = [("billing", "0034_sealed_rows")]
 
     operations = [migrations.RunSQL(APPLY, UNDO)]
