@@ -13,21 +13,30 @@ import json
 import subprocess
 import sys
 import tempfile
+from datetime import date
 from pathlib import Path
 from typing import Any
 
+from benchmarks.machine import table
+from capacity.profile import current_commit
+
 FILE = Path(__file__).parents[1] / "results/sm90/kernels_gpu_compile.json"
 VERSION_SECONDS = 3600
+# What the file keeps of a compiled kernel beside Triton's version, its name and its types.
+FIELDS = (
+    *("digest", "tile", "registers", "spills", "spill_bytes", "shared", "instructions", "buffers", "per_4k_of_b"),
+    *("async_copies", "dependent_launch"),
+)
 
 
 def compile_here(out: Path, kernels: list[str], *, small: bool, fresh: bool) -> int:
     """Compile with the Triton of this process and write the rows to `out`. 1 when a kernel spills."""
-    from benchmarks.kernels.compiled import table  # imports Triton
+    from benchmarks.kernels.compiled import table as compiled  # imports Triton
 
     known = [] if fresh or kernels else rows_of(FILE) + rows_of(out)
     rows: list[dict[str, Any]] = []
     try:
-        rows.extend(table.compiled(table.current(small=small, kernels=kernels), known))
+        rows.extend(compiled.compiled(compiled.current(small=small, kernels=kernels), known))
     finally:
         write(out, rows)  # a variant that does not compile leaves the others' rows
     return int(any(row["spills"] for row in rows))
@@ -35,10 +44,10 @@ def compile_here(out: Path, kernels: list[str], *, small: bool, fresh: bool) -> 
 
 def print_stale() -> int:
     """Print the kernels that the committed table lacks. 1 when there are any."""
-    from benchmarks.kernels.compiled import table
+    from benchmarks.kernels.compiled import table as compiled
     from tests import triton_setup
 
-    missing = table.stale(rows_of(FILE), triton_setup.VERSIONS)
+    missing = compiled.stale(rows_of(FILE), triton_setup.VERSIONS)
     print("\n".join(missing))
     return int(bool(missing))
 
@@ -59,15 +68,50 @@ def compile_with(version: str, arguments: list[str]) -> list[dict[str, Any]]:
 
 def rows_of(file: Path) -> list[dict[str, Any]]:
     """Return a table's rows, none where the file is missing."""
-    rows: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
-    return rows
+    if not file.exists():
+        return []
+    kept = json.loads(file.read_text(encoding="utf-8"))["compiled"]
+    return [
+        {"triton": version, "kernel": kernel, "dtypes": dtypes, **dict(zip(FIELDS, row, strict=True))}
+        for version, kernels in kept.items()
+        for kernel, types in kernels.items()
+        for dtypes, rows in types.items()
+        for row in rows
+    ]
 
 
 def write(file: Path, rows: list[dict[str, Any]]) -> None:
-    """Write rows, one a line, in an order that does not depend on the run."""
-    ordered = sorted(rows, key=lambda row: (row["triton"], row["kernel"], str(row["uses"]), row["digest"]))
-    lines = ",\n".join(f"  {json.dumps(row)}" for row in ordered)
-    file.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+    """Write a summary for readers, and all rows, one a line, in an order that does not depend on the run."""
+    compiled: dict[str, Any] = {}
+    for row in sorted(rows, key=lambda row: (row["triton"], row["kernel"], row["dtypes"], row["digest"])):
+        types = compiled.setdefault(row["triton"], {}).setdefault(row["kernel"], {})
+        types.setdefault(row["dtypes"], []).append([row[name] for name in FIELDS])
+    about = {
+        "date": date.today().isoformat(),
+        "commit": current_commit()[:8],
+        "fields": FIELDS,
+        "parts": [summary(rows)],
+    }
+    text = json.dumps({**about, "compiled": compiled}, separators=(",", ":"))
+    file.write_text(text.replace("],[", "],\n[") + "\n", encoding="utf-8")
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return a table with a line for each kernel."""
+    kernels: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        kernels.setdefault(row["kernel"], []).append(row)
+    lines = [
+        [
+            name,
+            len(built),
+            max(one["registers"] for one in built),
+            sum(one["spills"] for one in built),
+            f"{max(one['shared'] for one in built) / 1024:.0f}",
+        ]
+        for name, built in sorted(kernels.items())
+    ]
+    return table(["kernel", "variants", "most registers", "spills", "most shared memory, KiB"], lines)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -21,32 +21,33 @@ WARPS = 4
 class Compiled:
     """One compiled kernel, as ptxas and its disassembly report it.
 
+    dtypes: of its uses; tile: rows of a program, 0 where the kernel has none
     spills: instructions that move registers to local memory or back; spill_bytes: local memory of a thread
     shared: bytes of shared memory of a program
     instructions: of the whole kernel
-    loops: instructions of each innermost loop that has matrix products, fewest first
+    buffers: tiles of K and V that attention's shared memory holds, each; else 0
     per_4k_of_b: for expand, the same for 4 KB of B, by four warps: of a slot of one page, and of many
     async_copies, wide: 16-byte copies to shared memory; those and 16-byte loads
+    dependent_launch: 1 where it waits for the launch before it and lets the next one begin, else 0
     mma: the tensor-core instruction, on which the order of a sum depends ("wgmma", "mma" or "")
     """
 
     triton: str
     digest: str
     kernel: str
-    constants: dict[str, object]
-    uses: list[dict[str, object]]
+    dtypes: str
+    tile: int
     registers: int
     spills: int
     spill_bytes: int
     shared: int
     instructions: int
-    loops: list[int]
+    buffers: int
     per_4k_of_b: list[int]
     async_copies: int
     wide: int
     mma: str
-    dependent_launch: bool
-    warps: int
+    dependent_launch: int
 
 
 def build(variant: Variant) -> Compiled:
@@ -63,25 +64,30 @@ def build(variant: Variant) -> Compiled:
         triton=triton.__version__,
         digest=variant.digest,
         kernel=variant.name,
-        constants={name: _plain(value) for name, value in sorted(variant.constants.items())},
-        uses=variant.used,
+        dtypes=" ".join(sorted({use.dtype for use in variant.uses})),
+        tile=variant.constants.get("ROWS") or 0,
         registers=_number(r"REG:(\d+)", text),
         spills=sum(name.split(".")[0] in ("LDL", "STL") for _, name, _ in code),
         spill_bytes=_number(r"STACK:(\d+)", text),
         shared=built.metadata.shared,
         instructions=len(code),
-        loops=[count for count, _ in loops],
+        buffers=_buffers(variant, built.metadata.shared),
         per_4k_of_b=_per_4k(variant, loops),
         async_copies=copies,
         wide=wide,
         mma="wgmma" if "wgmma.mma_async" in ptx else "mma" if "mma.sync" in ptx else "",
-        dependent_launch="griddepcontrol.wait" in ptx and "griddepcontrol.launch_dependents" in ptx,
-        warps=variant.options["num_warps"],
+        dependent_launch=int("griddepcontrol.wait" in ptx and "griddepcontrol.launch_dependents" in ptx),
     )
 
 
-def _plain(value: object) -> object:
-    return value if isinstance(value, (bool, int, float, str, type(None))) else str(value)
+def _buffers(variant: Variant, shared: int) -> int:
+    """Return how many tiles of K and V the shared memory of an attention kernel holds, each."""
+    constants = variant.constants
+    if "BLOCK_KV" not in constants:
+        return 0
+    dtype = variant.uses[0].dtype
+    size = 1 if "fp8" in dtype else 4 if dtype == "fp32" else 2
+    return int(shared // (2 * constants["BLOCK_KV"] * constants["DIM"] * size))
 
 
 def _disassembled(cubin: bytes) -> str:

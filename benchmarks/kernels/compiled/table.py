@@ -48,8 +48,8 @@ def compiled(wanted: Iterable[Variant], known: Iterable[Row] = ()) -> Iterator[R
         row = by_digest.get(variant.digest)
         if row is None:
             row = asdict(build(variant))
-            print(line(row), flush=True)
-        yield {**row, "uses": variant.used}
+            print(line(row, variant), flush=True)
+        yield row
 
 
 def stale(rows: Iterable[Row], versions: Iterable[str]) -> list[str]:
@@ -59,9 +59,9 @@ def stale(rows: Iterable[Row], versions: Iterable[str]) -> list[str]:
     return sorted({f"{one.name} ({version})" for version, one in wanted if (version, one.digest) not in known})
 
 
-def line(row: Row) -> str:
+def line(row: Row, variant: Variant) -> str:
     """Return a row as a table prints it, with the first of its uses."""
-    first, more = row["uses"][0], len(row["uses"]) - 1
+    first, more = variant.used[0], len(variant.used) - 1
     shape = first["shape"] + (f" and {more} more" if more else "")
     per_4k = " ".join(map(str, row["per_4k_of_b"]))
     return LINE.format(**{**row, "dtype": first["dtype"], "rows": first["rows"][0], "per_4k": per_4k, "shape": shape})
