@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.kernels.gpu_compile import FILE, rows_of
+from benchmarks.gpu.compile.__main__ import FILE, rows_of
 from tests import triton_setup
 
 ROOT = Path(__file__).parents[2]
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 def test_the_kernels_that_serve_an_8b_model_compile_without_spills(tmp_path: Path) -> None:
     out = tmp_path / "compiled.json"
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.kernels.gpu_compile", "--here", str(out), "--small", "--fresh"],
+        [sys.executable, "-m", "benchmarks.gpu.compile", "--here", str(out), "--small", "--fresh"],
         cwd=ROOT,
         env=triton_setup.environment("3.6.0", interpret=False),
         capture_output=True,
@@ -44,7 +44,7 @@ def test_no_kernel_of_the_committed_table_spills_in_a_16_bit_type() -> None:
 @pytest.mark.deep
 def test_the_committed_table_was_made_from_these_kernels() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.kernels.gpu_compile", "--stale"],
+        [sys.executable, "-m", "benchmarks.gpu.compile", "--stale"],
         cwd=ROOT,
         env=triton_setup.environment("3.6.0", interpret=False),
         capture_output=True,
@@ -53,7 +53,7 @@ def test_the_committed_table_was_made_from_these_kernels() -> None:
         check=False,
     )
     assert done.returncode == 0, (
-        f"{done.stdout}{done.stderr[-2000:]}\nmake the table anew: python -m benchmarks.kernels.gpu_compile"
+        f"{done.stdout}{done.stderr[-2000:]}\nmake the table anew: python -m benchmarks.gpu.compile"
     )
 
 
