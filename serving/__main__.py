@@ -106,6 +106,7 @@ def _serve_folders(config: settings.ServingConfig, listener: socket.socket, fing
         from serving.http.app import create_app
         from serving.http.server import run_server
 
+        authorizer = InsecureAuthorizer(source, config.request_timeout_s)
         engine = building.result()
     except (ConfigError, ModelConfigError, TokenizerError, SealError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -113,7 +114,7 @@ def _serve_folders(config: settings.ServingConfig, listener: socket.socket, fing
     app = create_app(
         engine,
         base.tokenizer,
-        authorizer=InsecureAuthorizer(source, config.request_timeout_s),
+        authorizer=authorizer,
         contracts=source,
         extra_routes=[about_route(config, base, engine)],
         max_body_bytes=config.max_body_bytes,

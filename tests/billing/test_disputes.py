@@ -23,6 +23,7 @@ from billing.services import correct_prediction, release_hold_sync
 from devstack.stripe_double import disputes as at_stripe
 from devstack.stripe_double.core import StripeDouble
 from marketplace.accounts.models import Membership, Organization, User
+from marketplace.alerts.delivery import deliver_due
 from tests.billing.payments import (
     CENT,
     assert_books_agree,
@@ -226,6 +227,7 @@ def test_members_are_told_and_automatic_top_ups_stop(
         refresh_dispute(dispute_id=dispute.pk)
         decided(double, dispute, won=True)
         refresh_dispute(dispute_id=dispute.pk)
+    deliver_due()
     opened, closed = mail.outbox
     assert opened.subject.startswith("A payment is disputed") and "$25.00" in opened.body
     assert closed.subject.startswith("A disputed payment is yours again")
