@@ -16,7 +16,7 @@ SITES = {
     "down": SiteSpec("down", 14336, (4096,)),
 }
 # Ranks taken in turn by the adapters of a batch.
-RANKS = {"8": (8,), "16": (16,), "64": (64,), "mixed": (8, 16, 32, 64)}
+RANKS = {"16": (16,), "mixed": (8, 16, 32, 64)}
 # The points that are measured: sites, batches, distributions, ranks.
 GRID = (("qkv", "down"), (1, 32, 256), ("zipf", "distinct"), ("16", "mixed"))
 # Layers that one captured graph runs through: each finds its weights outside the second-level cache, as in a model.

@@ -1,4 +1,4 @@
-"""A stage: a program with a time limit of its own, whose whole process group ends with it.
+"""The stages of a run, in their order, each a program with a time limit of its own, whose process group ends with it.
 
 A program appends JSON lines to the file named by $GPU_RUN_RESULTS and ends with 0, `OUT_OF_MEMORY` or `WRONG`; any
 other status is a failure. $GPU_RUN_LAYERS and $GPU_RUN_WITHOUT say what a second try leaves out.
@@ -22,7 +22,7 @@ from benchmarks.gpu import records
 from devstack.supervisor import die_with_parent
 
 ROOT = Path(__file__).parents[2]
-RESULTS, LAYERS, WITHOUT = "GPU_RUN_RESULTS", "GPU_RUN_LAYERS", "GPU_RUN_WITHOUT"
+LAYERS, WITHOUT = "GPU_RUN_LAYERS", "GPU_RUN_WITHOUT"
 SECONDS = "GPU_RUN_SECONDS"
 OUT_OF_MEMORY, WRONG = 77, 78  # no status of pytest or of a shell
 FEWER_LAYERS = "8"
@@ -37,6 +37,9 @@ LEAST_SECONDS = 10.0
 MOST_OUTPUT = 1 << 30
 # Bytes of a program's output that the log keeps, of its beginning and of its end.
 KEPT_OUTPUT = 48 << 10
+# Seconds kept for the last summary and for ending a stage that ignores its request to end.
+KEPT_BACK = 10.0
+NOT_ON_CUDA = ("host_cases",)  # their launches do nothing
 MEMORY_MESSAGES = (b"OutOfMemoryError", b"out of memory", b"CUBLAS_STATUS_ALLOC_FAILED", b"MemoryError")
 
 
@@ -131,7 +134,7 @@ def run_once(stage: Stage, results: Path, seconds: float, without: str, layers: 
             preexec_fn=_limited(die_with_parent(signal.SIGKILL)),
             env={
                 **os.environ,
-                RESULTS: str(results),
+                records.RESULTS: str(results),
                 SECONDS: f"{seconds:.0f}",
                 WITHOUT: without,
                 LAYERS: layers,
@@ -197,13 +200,8 @@ def limit_of(stages: Sequence[Stage], index: int, left: float) -> float:
     return left * stages[index].share / sum(stage.share for stage in stages[index:])
 
 
-# Packages for launches that do nothing.
-NOT_ON_CUDA = ("host_cases",)
-PROGRAM = ("-m", "benchmarks.gpu.program")
-
-
 def _stage(name: str, group: str, share: float, *arguments: str, suspects: bool = False) -> Stage:
-    return Stage(name, group, (*PROGRAM, *arguments), share, suspects)
+    return Stage(name, group, ("-m", "benchmarks.gpu.program", *arguments), share, suspects)
 
 
 def _pytest(file: str) -> tuple[str, ...]:
@@ -240,10 +238,6 @@ STAGES = (
 def stages_of(groups: Collection[str]) -> tuple[Stage, ...]:
     """Return the stages of some groups, in the order of the run."""
     return tuple(stage for stage in STAGES if stage.group in groups)
-
-
-# Seconds kept for the last summary and for ending a stage that ignores its request to end.
-KEPT_BACK = 10.0
 
 
 def run_stages(

@@ -49,7 +49,7 @@ def contenders_agree_and_missing_peers_say_why() -> None:
 
 
 def promises_that_do_not_hold_are_said_and_what_was_not_measured_is_not() -> None:
-    point = grid.GpuPoint("o", 64, "distinct", "8")
+    point = grid.GpuPoint("o", 64, "distinct", "16")
     result = peers.Measured(point, 64, 32, 8.0, {"ours": 10.0, "vllm": 30.0, "csgmv": 14.0}, {"triton_v2": "not here"})
     missed = peers.missed_bars([result], peers.Prefill(base_ms=10.0, added_ms=12.0, first_ms=10.5))
     assert missed == ["LoRA kernels: 1.40 × csgmv, 1.5 wanted"]

@@ -27,9 +27,8 @@ class Compiled:
     instructions: of the whole kernel
     buffers: tiles of K and V that attention's shared memory holds, each; else 0
     per_4k_of_b: for expand, the same for 4 KB of B, by four warps: of a slot of one page, and of many
-    async_copies, wide: 16-byte copies to shared memory; those and 16-byte loads
+    async_copies: 16-byte copies to shared memory
     dependent_launch: 1 where it waits for the launch before it and lets the next one begin, else 0
-    mma: the tensor-core instruction, on which the order of a sum depends ("wgmma", "mma" or "")
     """
 
     triton: str
@@ -45,8 +44,6 @@ class Compiled:
     buffers: int
     per_4k_of_b: list[int]
     async_copies: int
-    wide: int
-    mma: str
     dependent_launch: int
 
 
@@ -59,7 +56,6 @@ def build(variant: Variant) -> Compiled:
     code = _instructions(text)
     loops = _product_loops(code)
     copies = len(re.findall(r"cp\.async\.cg\.shared\.global\s*\[[^]]*\], \[[^]]*\], (?:0x10|16)", ptx))
-    wide = copies + len(re.findall(r"ld\.global\S*\.v4\.b32", ptx)) + len(re.findall(r"ld\.global\S*\.v2\.b64", ptx))
     return Compiled(
         triton=triton.__version__,
         digest=variant.digest,
@@ -74,8 +70,6 @@ def build(variant: Variant) -> Compiled:
         buffers=_buffers(variant, built.metadata.shared),
         per_4k_of_b=_per_4k(variant, loops),
         async_copies=copies,
-        wide=wide,
-        mma="wgmma" if "wgmma.mma_async" in ptx else "mma" if "mma.sync" in ptx else "",
         dependent_launch=int("griddepcontrol.wait" in ptx and "griddepcontrol.launch_dependents" in ptx),
     )
 

@@ -62,14 +62,6 @@ class Variant:
         return self.kernel.__name__.strip("_").removesuffix("_kernel") + first
 
     @property
-    def used(self) -> list[dict[str, Any]]:
-        """The uses as a file holds them: shape, dtype and the rows of the steps."""
-        rows: dict[tuple[str, str], list[int]] = {}
-        for use in self.uses:
-            rows.setdefault((use.shape, use.dtype), []).append(use.rows)
-        return [{"shape": shape, "dtype": dtype, "rows": sorted(steps)} for (shape, dtype), steps in rows.items()]
-
-    @property
     def constants(self) -> dict[str, Any]:
         """The compile-time arguments by name, those that launches specialise included."""
         names = self.kernel.arg_names

@@ -25,7 +25,7 @@ from benchmarks.gpu.grid import points
 from benchmarks.gpu.limits import CARDS, STEPS, kernel_lines, standard_step
 from benchmarks.gpu.peers import Measured, Prefill
 from benchmarks.gpu.program import EagerGraphs, leave_out
-from benchmarks.gpu.stages import RESULTS
+from benchmarks.gpu.records import RESULTS
 from serving.runner import graphs
 from tests.benchmarks.gpu.tiny import TINY
 from tests.serving.runner.recorded_graphs import RecordedGraphs

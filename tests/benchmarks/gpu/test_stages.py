@@ -195,3 +195,11 @@ def test_records_survive_as_they_were_written(tmp_path: Path) -> None:
     assert list(records.read(file)) == [{"name": "µ", "path": str(tmp_path)}]
     records.write_whole(file, json.dumps({"a": 1}))
     assert list(records.read(file)) == [{"a": 1}] and os.listdir(tmp_path) == ["some.jsonl"]
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize(("module", "status"), [("this", 0), ("tests.benchmarks.gpu.no_such_module", 1)])
+def test_a_stage_s_program_runs_in_a_process_of_its_own(tmp_path: Path, module: str, status: int) -> None:
+    stage = Stage("alone", "figures", ("-m", "benchmarks.gpu.program", module), 1)
+    tried = stages.run_once(stage, tmp_path / "figures.jsonl", 120.0, "", "")
+    assert tried.code == status, tried.output
