@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from pathlib import Path
@@ -60,11 +59,6 @@ def cpu_kind(about: Mapping[str, Any] | None = None) -> str:
     newest = next((name.replace("_", "-") for name in _NAMING_FEATURES if name in features), about["architecture"])
     generation = _AMD_GENERATIONS.get((family, "avx512f" in features)) if "AMD" in about["cpu"] else None
     return f"{generation or newest}-{about['cores']}-cores"
-
-
-def gpu_kind() -> str:
-    """Return the folder name for figures of the first GPU, such as "nvidia-h100-80gb-hbm3". Raises without CUDA."""
-    return re.sub(r"[^a-z0-9]+", "-", torch.cuda.get_device_name(0).lower()).strip("-")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> dict[str, Any]:
