@@ -23,7 +23,7 @@ from typing import Any
 from marketplace.guards.finder_process import MAX_FRAME_BYTES
 
 START_SECONDS = 60.0  # presidio's import takes 2 to 5 s, more on a busy machine
-CPU_SECONDS = 5.0  # of one request: twice what the slowest one takes (benchmarks/masking.py)
+CPU_SECONDS = 5.0  # of one request: twice what the slowest one takes (docs/guards.md)
 SEARCH_SECONDS = 30.0  # of one request on a machine that is busy with other things
 MAX_CHARACTERS = 32_768  # of one request's texts in which something may be found
 MAX_WAITING = 16
