@@ -205,9 +205,13 @@ class Ending:
                 self._calls.remove(call)
 
     def end(self) -> None:
-        """Note that the caller has left."""
-        with self._lock:
-            self.over = True
+        """Note that the caller has left. The calls may take a moment, so a thread makes them."""
+        self.over = True
+        if self._calls:
+            threading.Thread(target=self._call_all, name="ending", daemon=True).start()
+
+    def _call_all(self) -> None:
+        with self._lock:  # so none is made after its block
             for call in self._calls:
                 call()
 
@@ -258,8 +262,9 @@ _MOST_OWNERS = 8  # of one entry: enough that one tenant cannot make it its own
 class FairCache(Generic[Key, Value]):
     """At most `places` entries; over it, the tenant with the most loses the one that it used longest ago.
 
-    So nobody's entries go because another one fills the cache: an entry stays while one of the last tenants that used it
-    keeps it. `share` of its bound is what each keeps in any case, beside as many others as there are shares. Thread-safe.
+    So nobody's entries go because another one fills the cache: an entry stays while one of the last tenants that used
+    it keeps it. `share` of its bound is what each keeps in any case, beside as many others as there are shares.
+    Thread-safe.
     """
 
     def __init__(self, bound: Bound) -> None:

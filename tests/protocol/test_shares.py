@@ -139,7 +139,7 @@ async def test_late_work_in_a_thread_is_told_and_keeps_its_place_until_it_return
 
     with pytest.raises(Late):
         await threads.run("slow", work)
-    assert told.is_set()
+    assert await asyncio.to_thread(told.wait, PATIENCE)
     with pytest.raises(Full):
         await threads.run("slow", lambda _: None)
     hold.set()
