@@ -58,7 +58,8 @@ class CompletionEndpoint(Endpoint[Generation]):
         total = len(prompts) * body.computed
         rule = f"makes more than {parameters.MAX_CHOICES} completions of these prompts"
         schema.require(total <= parameters.MAX_CHOICES, "n" if body.best_of is None else "best_of", rule)
-        grammar = await rules.constraint(body, use, parts.grammars)
+        grammars = parts.grammars.of(admission.tenant)
+        grammar = await rules.constraint(body, use, grammars)
         params = parameters.sampling_params(body, parts.engine.vocab_size, grammar)
         params = beam_search.searching(params, beam, grammar)
         limits = [self._limit(body, prompt, admission, total) for prompt in prompts]
@@ -92,7 +93,7 @@ class CompletionEndpoint(Endpoint[Generation]):
             requests = [await admission.bring(requests[0])]
         alone = body.choices == 1  # of several no single answer could be named
         answers = terms.answers if alone and terms is not None else None
-        calls = CallJudge(use, parts.grammars) if alone and use.parses else None
+        calls = CallJudge(use, grammars) if alone and use.parses else None
         work = self.work(requests, each, admission, http_id, whole_only=whole_only, answers=answers, calls=calls)
         return work, self._format(body, work, prompts, use)
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from serving.constraints import GrammarCompiler, GrammarError, GrammarSpec, json_spec
+from serving.constraints import GrammarError, GrammarSpec, TenantGrammars, json_spec
 from serving.core import Constraint
 from serving.http.errors import ApiError
 from serving.http.schema import ChatBody, GenerationBody, NamedChoice, require
@@ -62,7 +62,7 @@ def tool_use(body: GenerationBody) -> ToolUse:
     return ToolUse(told, told, forced=choice == "required", parallel=parallel)
 
 
-async def constraint(body: GenerationBody, use: ToolUse, compiler: GrammarCompiler) -> Constraint | None:
+async def constraint(body: GenerationBody, use: ToolUse, compiler: TenantGrammars) -> Constraint | None:
     """Return the grammar that the answer must follow, or None for free text.
 
     Functions that may be called and a response_format go together: the answer is calls, or it follows the format.
