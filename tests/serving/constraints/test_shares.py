@@ -25,8 +25,9 @@ async def grammars(tiny: Tiny) -> AsyncIterator[GrammarCompiler]:
 
 
 def _bomb(number: int) -> GrammarSpec:
-    """A grammar whose automaton has more states than its trial's processor time allows."""
-    return GrammarSpec("lark", f"start: X\nX: /(.*a.{{{900 + number}}}b.*)/ & /(.*b.{{{800 + number}}}a.*)/")
+    """A grammar whose trial takes seconds of a processor, and is refused after them."""
+    properties = {f"{number} {index * 7919 % 6007:05}": {"type": "integer"} for index in range(1_500)}
+    return json_spec({"type": "object", "properties": properties})
 
 
 async def test_a_tenant_with_many_heavy_grammars_takes_one_process_and_a_bounded_queue(
