@@ -20,10 +20,10 @@ import llguidance
 import msgspec
 
 import serving
-from protocol.shares import Bound, Ended, Ending, FairCache, Full, Late, Threads, declared
+from protocol.shares import Bound, Ended, Ending, FairCache, Threads, declared
 from serving.constraints.child import Arguments, Question, Verdict, Vocabulary
 from serving.constraints.grammar import Grammar, GrammarError, GrammarSpec, compile_grammar
-from serving.errors import DeadlineExceeded, QueueFull
+from serving.errors import refusing
 
 MAX_GRAMMAR_CHARS = 1 << 16
 PLATFORM = "platform"  # the tenant of what the replica compiles for no caller
@@ -103,13 +103,8 @@ class GrammarCompiler:
             trial.end()
 
     async def _run(self, tenant: str, work: Callable[[Ending], Result]) -> Result:
-        try:
+        with refusing("the compilation of grammars"):
             return await self._threads.run(tenant, work)
-        except Full as full:
-            code = "tenant_queue_full" if full.own else "queue_full"
-            raise QueueFull("too many grammars wait to be compiled", 1.0, code) from None
-        except Late:
-            raise DeadlineExceeded("the grammar was not compiled in time") from None
 
     def _compile(self, spec: GrammarSpec, tenant: str, ending: Ending) -> Grammar | GrammarError:
         if (known := self._cache.get(spec, tenant)) is not None:  # while this one waited

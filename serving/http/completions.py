@@ -52,9 +52,9 @@ class CompletionEndpoint(Endpoint[Generation]):
         parameters.sampling_params(body, parts.engine.vocab_size, None)
         latency = parameters.latency_class(body, admission)
         if isinstance(body, schema.ChatBody):
-            prompts = await parts.prompts.chat(body, use.told)
+            prompts = await parts.prompts.chat(body, use.told, admission.tenant)
         else:
-            prompts = await parts.prompts.completion(body)
+            prompts = await parts.prompts.completion(body, admission.tenant)
         total = len(prompts) * body.computed
         rule = f"makes more than {parameters.MAX_CHOICES} completions of these prompts"
         schema.require(total <= parameters.MAX_CHOICES, "n" if body.best_of is None else "best_of", rule)

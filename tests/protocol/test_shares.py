@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.shares import BOUNDS, Bound, Ended, Ending, FairCache, Full, Late, Shares, Threads, declared
+from tests.protocol.shared_places import ROOT, documented
 
 PATIENCE = 30.0
 
@@ -177,3 +178,10 @@ def test_two_pools_have_no_name_in_common(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(BOUNDS, "test", Bound("test", 1, 1))
     with pytest.raises(ValueError, match="two pools"):
         declared(Bound("test", 2, 1))
+
+
+def test_the_page_lists_no_pool_that_is_not_there() -> None:
+    sources = "".join(path.read_text() for half in ("marketplace", "serving") for path in (ROOT / half).rglob("*.py"))
+    listed = documented()
+    assert len(listed) >= 10
+    assert [name for name in listed if f'Bound("{name}"' not in sources] == []

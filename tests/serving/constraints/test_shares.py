@@ -1,4 +1,4 @@
-"""One tenant's heavy grammars: others compile theirs meanwhile, keep what is cached, and nothing outlives its caller."""
+"""One tenant's heavy grammars: others compile meanwhile, keep what is cached, and nothing outlives its caller."""
 
 from __future__ import annotations
 
