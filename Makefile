@@ -63,6 +63,7 @@ lint: tools
 	@.venv/bin/djangofmt --quiet --check templates
 	@.venv/bin/djangofmt check --quiet templates
 	@.venv/bin/lint-imports --no-cache
+	@$(VENV_PYTHON) -m benchmarks.results --check
 	@.venv/bin/mypy
 
 # Requests made from the description of both APIs: more than in `make test`, and others. EXAMPLES for each operation.

@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks import machine
 
 ROOT = Path(__file__).resolve().parents[1]
-TEST = "tests/serving/fleet/long_head_lost.py"
+TEST = "tests/together/long_head_lost.py"
 
 
 def text(told: Mapping[str, Any]) -> str:

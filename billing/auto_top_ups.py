@@ -19,9 +19,9 @@ from django.utils import timezone
 from billing.cards import customer_of
 from billing.errors import CardNotFound, InvalidAutoTopUp
 from billing.locks import lock_auto_top_up, lock_top_up
-from billing.mail import tell_members
 from billing.models import Account, AutoTopUp, Outbox, SavedCard, TopUp
 from billing.models.payments import MAX_TOP_UP_CENTS, MIN_TOP_UP_CENTS
+from billing.notices import tell_members
 from billing.pricing import NANO_PER_CENT
 from billing.stripe import StripeGateway, stripe_gateway
 from billing.stripe.cards import AUTHENTICATION_REQUIRED, CardPayment
@@ -233,24 +233,29 @@ def _ask_holder(top_up: TopUp, gateway: StripeGateway) -> None:
         success_url=f"{back}&checkout=done",
         cancel_url=f"{back}&checkout=cancelled",
     )
-    waiting = TopUp.objects.filter(pk=top_up.pk, state=TopUp.State.CREATED)
-    if waiting.update(
-        state=TopUp.State.PENDING,
-        checkout_session_id=session.id,
-        checkout_url=session.url,
-        failure=AUTHENTICATION_REQUIRED,
-        checks=0,
-    ):
-        AutoTopUp.objects.filter(pk=top_up.organization_id, state=AutoTopUp.State.ON).update(
-            state=AutoTopUp.State.WAITING
-        )
-        tell_members(
-            top_up.organization,
-            "Your bank asks you to confirm a top-up",
-            f"The bank of your card wants to know that an automatic top-up of ${top_up.amount_cents / 100:,.2f} is "
-            f"yours. Confirm it in your wallet:\n\n{settings.PUBLIC_URL}/dashboard/wallet\n\n"
-            "No money has moved. Automatic top-ups go on when it is paid.",
-        )
+    with transaction.atomic():  # the members are told, or the page is not noted
+        waiting = TopUp.objects.filter(pk=top_up.pk, state=TopUp.State.CREATED)
+        if waiting.update(
+            state=TopUp.State.PENDING,
+            checkout_session_id=session.id,
+            checkout_url=session.url,
+            failure=AUTHENTICATION_REQUIRED,
+            checks=0,
+        ):
+            AutoTopUp.objects.filter(pk=top_up.organization_id, state=AutoTopUp.State.ON).update(
+                state=AutoTopUp.State.WAITING
+            )
+            tell_members(
+                top_up.organization,
+                kind="wallet.confirmation_asked",
+                once=str(top_up.pk),
+                subject="Your bank asks you to confirm a top-up",
+                text="The bank of your card wants to know that an automatic top-up of "
+                f"${top_up.amount_cents / 100:,.2f} is yours. Confirm it in your wallet:\n\n"
+                f"{settings.PUBLIC_URL}/dashboard/wallet\n\n"
+                "No money has moved. Automatic top-ups go on when it is paid.",
+                data={"top_up_id": str(top_up.pk), "amount_cents": top_up.amount_cents},
+            )
 
 
 @transaction.atomic
@@ -269,12 +274,13 @@ def _give_up(top_up_id: UUID, failure: str) -> None:
     rule.next_attempt_at = timezone.now() + FIRST_WAIT * 2 ** (rule.failures - 1)
     if rule.failures >= MAX_FAILURES:
         rule.state = AutoTopUp.State.STOPPED
-        transaction.on_commit(
-            lambda: tell_members(
-                top_up.organization,
-                "Automatic top-ups have stopped",
-                f"Your card was refused {MAX_FAILURES} times, so it is not charged any more. Choose another card in "
-                f"your wallet:\n\n{settings.PUBLIC_URL}/dashboard/wallet",
-            )
+        tell_members(
+            top_up.organization,
+            kind="wallet.top_ups_stopped",
+            once=str(top_up.pk),
+            subject="Automatic top-ups have stopped",
+            text=f"Your card was refused {MAX_FAILURES} times, so it is not charged any more. Choose another card in "
+            f"your wallet:\n\n{settings.PUBLIC_URL}/dashboard/wallet",
+            data={"top_up_id": str(top_up.pk)},
         )
     rule.save(update_fields=["failures", "next_attempt_at", "state"])

@@ -8,7 +8,6 @@ from uuid import UUID
 
 from django.db import transaction
 from django.db.models import QuerySet
-from django.db.models.functions import Now
 from django.utils import timezone
 
 from billing.card_uses import note_use
@@ -118,6 +117,6 @@ def remove_card(*, organization: Organization, card_id: UUID, gateway: StripeGat
         if rule is not None and rule.card_id == card.pk and rule.state != AutoTopUp.State.OFF:
             raise CardInUse("automatic top-ups charge this card; turn them off or choose another card first")
         # From now on nothing charges it, whether or not Stripe answers.
-        if SavedCard.objects.filter(pk=card.pk, removed_at=None).update(removed_at=Now()):
+        if SavedCard.objects.filter(pk=card.pk, removed_at=None).update(removed_at=timezone.now()):
             audit.record(organization=organization, act="card.removed", subject=str(card.pk))
     (gateway or stripe_gateway()).cards.remove(card.payment_method_id)

@@ -19,7 +19,6 @@ from billing.models import (
     Dispute,
     LedgerCheckpoint,
     LedgerTransaction,
-    Outbox,
     Payout,
     TopUp,
     TopUpRefund,
@@ -85,12 +84,6 @@ def lock_accounts(accounts: Iterable[Account]) -> dict[int, Account]:
 def lock_stripe_cash(account: Account) -> Account:
     """Lock the platform's account at Stripe: two deliveries of one fee at once book it once."""
     return lock_account(account)
-
-
-def claim_outbox_rows(limit: int) -> list[Outbox]:
-    """Lock the oldest messages that wait, leaving out what another worker has claimed."""
-    waiting = Outbox.objects.select_for_update(skip_locked=True).filter(delivered_at=None)
-    return list(waiting.order_by("id")[:limit])
 
 
 def lock_budget_branch(node: BudgetNode) -> None:

@@ -25,8 +25,8 @@ from billing.errors import (
 )
 from billing.ledger import Line, get_account, post_transaction, record_incident
 from billing.locks import lock_account, lock_refund, lock_top_up
-from billing.mail import tell_members
 from billing.models import Account, AutoTopUp, Dispute, Incident, LedgerTransaction, Lot, Outbox, TopUp, TopUpRefund
+from billing.notices import tell_members
 from billing.pricing import NANO_PER_CENT
 from billing.stripe import StripeGateway, stripe_gateway
 from billing.stripe.calls import CURRENCY
@@ -275,7 +275,14 @@ def _give_back(ours: TopUpRefund, reason: str) -> None:
         f"A refund of ${(ours.amount_cents + ours.tax_cents) / 100:,.2f} did not arrive at your card ({reason}). "
         "The credit is back in your wallet: you can spend it, or ask for the refund again."
     )
-    transaction.on_commit(lambda: tell_members(organization, "A refund did not arrive", text))
+    tell_members(
+        organization,
+        kind="wallet.refund_failed",
+        once=str(ours.pk),
+        subject="A refund did not arrive",
+        text=text,
+        data={"refund_id": str(ours.pk), "amount_cents": ours.amount_cents + ours.tax_cents},
+    )
 
 
 def _announce(ours: TopUpRefund, topic: Outbox.Topic) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from datetime import date, timedelta
@@ -22,7 +21,6 @@ from billing.disputes.services import refresh_dispute, take_what_came_back
 from billing.errors import PaymentMismatch, PaymentProviderUnavailable
 from billing.integrity import Discrepancy, find_discrepancies, find_new_discrepancies
 from billing.ledger import record_incident
-from billing.locks import claim_outbox_rows
 from billing.lots import expire_lots
 from billing.models import Incident, KeptAnswer, Outbox, StripeEvent, TopUp, TopUpRefund
 from billing.papers.credit_notes import issue_due_credit_notes
@@ -46,8 +44,6 @@ EVENT_BATCH = 200
 TOP_UP_BATCH = 200
 CATCH_UP_SECONDS = 3 * 24 * 3600  # as long as Stripe itself retries a webhook
 OUTBOX_BATCH = 500
-OUTBOX_STREAM = "intarsia:billing:events"
-OUTBOX_STREAM_LENGTH = 100_000  # entries kept for slow readers
 OUTBOX_KEPT = timedelta(days=7)
 USAGE_MONTHS_AHEAD = 3
 ANSWER_BATCH = 1_000  # kept answers of up to 1 MiB: each batch is a short transaction
@@ -191,26 +187,19 @@ def ask_about_dispute(dispute_id: str) -> None:
 
 
 @shared_task
-def deliver_outbox() -> None:
-    """Append waiting messages to the Valkey stream `OUTBOX_STREAM`, oldest first; drop old delivered ones.
+def clear_outbox() -> int:
+    """Delete messages that are old and wait for nobody; return how many.
 
-    A crash between sending and marking sends again: readers drop what they have seen by (topic, key).
+    Ids are given in the order of time, so that a batch of which nothing is old is the last one.
     """
-    import redis
-
-    with redis.Redis.from_url(settings.ENV.valkey_url, socket_timeout=5, socket_connect_timeout=3) as valkey:
-        delivered = OUTBOX_BATCH
-        while delivered == OUTBOX_BATCH:
-            with transaction.atomic():
-                rows = claim_outbox_rows(OUTBOX_BATCH)
-                with valkey.pipeline(transaction=False) as pipeline:
-                    for row in rows:
-                        fields = {"topic": row.topic, "key": row.key, "payload": json.dumps(row.payload)}
-                        pipeline.xadd(OUTBOX_STREAM, fields, maxlen=OUTBOX_STREAM_LENGTH, approximate=True)
-                    pipeline.execute()
-                Outbox.objects.filter(pk__in=[row.pk for row in rows]).update(delivered_at=timezone.now())
-            delivered = len(rows)
-    Outbox.objects.filter(delivered_at__lt=timezone.now() - OUTBOX_KEPT).delete()
+    before, total = timezone.now() - OUTBOX_KEPT, 0
+    while True:
+        oldest = list(Outbox.objects.order_by("id").values_list("pk", "created_at")[:OUTBOX_BATCH])
+        old = [pk for pk, created_at in oldest if created_at < before]
+        deleted, _ = Outbox.objects.filter(pk__in=old).exclude(Outbox.waiting()).delete()
+        total += deleted
+        if not deleted:
+            return total
 
 
 @shared_task

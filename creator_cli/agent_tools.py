@@ -115,7 +115,7 @@ class AgentTools:
         """Open nothing yet."""
         self._url, self._terms = session.url, terms
         self._catalogue = HttpClient(session.url, None, patient=False)  # public: the key stays here
-        self._gateway = HttpClient(session.url, session.token, patient=False, root="v1")
+        self._gateway = HttpClient(session.url, session.token, patient=False, root="v1", single=True)
         self._run_id: str | None = None
         self._lock = threading.Lock()
 

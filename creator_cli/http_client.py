@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
+import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -42,11 +46,56 @@ class Answer:
             raise CliError("the answer is not JSON: this URL may not be an Intarsia platform") from None
 
 
+class HangUp:
+    """A way to break off requests from another thread: the platform sees its client leave, and charges nothing."""
+
+    _current: ContextVar[HangUp | None] = ContextVar("hang_up", default=None)
+
+    def __init__(self) -> None:
+        """Start with no request."""
+        self._lock = threading.Lock()
+        self._stream: Any = None
+        self._pulled = False
+
+    def call(self, work: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        """Do the work in this context: each of its requests, by a client of `single` connections, can be broken off."""
+        HangUp._current.set(self)
+        return work(*arguments, **named)
+
+    def pull(self) -> None:
+        """Break off the request in progress, and every later one."""
+        with self._lock:
+            self._pulled = True
+            stream = self._stream
+        connection = None if stream is None else stream.get_extra_info("socket")
+        if connection is not None:
+            with contextlib.suppress(OSError):
+                socket.socket.shutdown(connection, socket.SHUT_RDWR)  # what wakes a thread that reads from it
+
+    def _trace(self, event: str, info: Mapping[str, Any]) -> None:
+        with self._lock:
+            if self._pulled:
+                raise httpx.ReadError("the request was broken off")
+            if event.endswith(("connect_tcp.complete", "start_tls.complete")):
+                self._stream = info["return_value"]
+
+    @classmethod
+    def extensions(cls) -> dict[str, Any]:
+        """Return what a request needs for it."""
+        current = cls._current.get()
+        return {} if current is None else {"trace": current._trace}
+
+
 class HttpClient:
     """Requests below `<url>/<root>/` with the token, if there is one. Redirects are never followed."""
 
-    def __init__(self, url: str, token: str | None, *, patient: bool = True, root: str = "api/v1") -> None:
-        """With `patient`, retry for half a minute; otherwise try once. `root`: `v1` is the gateway's."""
+    def __init__(
+        self, url: str, token: str | None, *, patient: bool = True, root: str = "api/v1", single: bool = False
+    ) -> None:
+        """With `patient`, retry for half a minute; otherwise try once. `root`: `v1` is the gateway's.
+
+        single: each request has a connection of its own, so that a HangUp ends it and nothing else
+        """
         self._root = root
         self._token = token
         self._patient = patient
@@ -54,6 +103,7 @@ class HttpClient:
         parts = urlsplit(url)
         self._client = httpx.Client(
             timeout=_TIMEOUT,
+            limits=httpx.Limits(max_keepalive_connections=0) if single else httpx.Limits(),
             # A proxy must not see plain http, and cannot reach this machine's loopback.
             trust_env=not is_loopback(parts.hostname or ""),
             # Reading the certificate bundle takes longer than a request on loopback. An empty context trusts nothing.
@@ -136,6 +186,7 @@ class HttpClient:
             params=params,
             content=body() if body else None,
             headers=sent,
+            extensions=HangUp.extensions(),
         )
         response, content = self._send(request)
         if response.status_code < 300:

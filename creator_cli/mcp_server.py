@@ -5,6 +5,7 @@ The SDK is the extra `mcp`, imported only here: the command alone stays light.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from typing import Any
 
 from creator_cli.agent_tools import AgentTools, explained
 from creator_cli.errors import CliError
+from creator_cli.http_client import HangUp
+from creator_cli.standard_streams import hold_back_the_end
 
 _INSTRUCTIONS = (
     "Intarsia sells predictions of small models for one industry each. Find a model with search, ask quote what a"
@@ -22,7 +25,11 @@ _INSTRUCTIONS = (
 
 
 def serve(tools: AgentTools) -> None:
-    """Answer an MCP client until it goes; the run is closed then. Raises CliError where the SDK is missing."""
+    """Answer an MCP client until it goes; the run is closed then. Raises CliError where the SDK is missing.
+
+    A client that ends its input gets the answers that are still to come. A call that it takes back, or whose answer it
+    cannot read any more, is broken off: what was not delivered costs nothing.
+    """
     try:
         from mcp.server import MCPServer
         from mcp.server.mcpserver.exceptions import ToolError
@@ -32,17 +39,22 @@ def serve(tools: AgentTools) -> None:
 
     def told(tool: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(tool)
-        def call(*arguments: Any, **named: Any) -> Any:
+        async def call(*arguments: Any, **named: Any) -> Any:
+            hang_up = HangUp()
             try:
-                return tool(*arguments, **named)
+                return await asyncio.to_thread(hang_up.call, tool, *arguments, **named)
             except CliError as error:
                 raise ToolError(explained(error)) from None
+            except asyncio.CancelledError:
+                hang_up.pull()
+                raise
 
         return call
 
     server = MCPServer("intarsia", version=version("intarsia"), instructions=_INSTRUCTIONS, log_level="WARNING")
     for tool, reads in ((tools.search, True), (tools.quote, True), (tools.predict, False), (tools.run, True)):
         server.add_tool(told(tool), annotations=ToolAnnotations(read_only_hint=reads, destructive_hint=False))
+    hold_back_the_end()
     try:
         server.run("stdio")
     finally:

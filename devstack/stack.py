@@ -64,9 +64,10 @@ class LocalStack:
             signal.signal(name, _raise_stopped)
         try:
             self._start()
-            if samples:
-                self._publish_samples()
+            failed = self._publish_samples() if samples else []
             self._announce()
+            for sentence in failed:
+                line(f"[bold red]![/bold red] {sentence}")
             while True:
                 self._supervisor.check()
                 time.sleep(0.1)
@@ -149,17 +150,9 @@ class LocalStack:
         if done.returncode != 0:
             raise LocalStackError(f"`manage.py {arguments[0]}` failed:\n{(done.stderr or done.stdout)[-3000:]}")
 
-    def _publish_samples(self) -> None:
-        """Push samples and guard with the real CLI, unless they are for sale already, and have the samples measured."""
+    def _publish_samples(self) -> list[str]:
         assert self._services is not None
-        creators = SampleCreators(self._state, self._services.web_url)
-        for creator in (*creators.all(), creators.guard()):
-            if not creator.is_published():
-                with step(f"{creator.model_name}: seal, upload, verify, publish"):
-                    creator.push()
-                self._supervisor.check()
-            if creator.is_measured and not creator.was_measured():
-                creator.measure(wait=0)  # the platform goes on with it
+        return SampleCreators(self._state, self._services.web_url).publish(self._supervisor.check)
 
     def _announce(self) -> None:
         assert self._services is not None

@@ -16,8 +16,10 @@ from uuid import UUID
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from sealed_weights.canonical import encode_context
+from sealed_weights.canonical import encode, encode_context
 from sealed_weights.errors import AuthenticationError, FormatError, KeyFileError
 from sealed_weights.files import fsync_directory, read_exactly
 
@@ -26,6 +28,7 @@ _FORMAT = b"\x01"
 _NONCE_SIZE = 12
 _TAG_SIZE = 16
 _DOMAIN = "intarsia/key-wrap/v1"
+_DERIVE_DOMAIN = "intarsia/derived-key/v1"
 _MAX_WRAPPED = 1 << 16
 
 
@@ -38,6 +41,10 @@ class KeyProvider(Protocol):
 
     def unwrap(self, wrapped: bytes, context: Mapping[str, str]) -> bytearray:
         """Decrypt a key; raises `AuthenticationError` if the bytes or the context are not those of `wrap`."""
+        ...
+
+    def derive(self, purpose: str) -> bytes:
+        """Return a 32-byte key that follows from the root key and `purpose` alone; it need not be stored."""
         ...
 
 
@@ -109,6 +116,11 @@ class FileKeyProvider:
     def unwrap(self, wrapped: bytes, context: Mapping[str, str]) -> bytearray:
         """See `KeyProvider.unwrap`."""
         return unwrap_key(self._root, wrapped, context)
+
+    def derive(self, purpose: str) -> bytes:
+        """See `KeyProvider.derive`: HKDF-SHA256."""
+        info = encode(_DERIVE_DOMAIN, purpose)
+        return HKDF(algorithm=SHA256(), length=KEY_SIZE, salt=None, info=info).derive(bytes(self._root))
 
 
 def _create_key_file(path: Path) -> None:

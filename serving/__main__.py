@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from serving import config as settings
-from serving import logs
 from serving.errors import ConfigError
 from serving.platform import config as platform_settings
 
@@ -27,7 +26,6 @@ def main(argv: list[str] | None = None) -> int:
     settings.add_flags(parser)
     platform_settings.add_flags(parser)
     arguments = parser.parse_args(argv)
-    logs.configure()
     try:
         config = settings.from_args(arguments)
         platform = platform_settings.from_args(arguments)
@@ -42,9 +40,12 @@ def main(argv: list[str] | None = None) -> int:
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    from sealed_weights.process import keep_memory_private  # imported late: numpy comes with it
+    # Imported late: structlog takes longer than reading and checking the flags, and numpy comes with the other.
+    from sealed_weights.process import keep_memory_private
+    from serving import logs
 
     keep_memory_private()
+    logs.configure()
     # While one core imports torch, the other reads and hashes the weights.
     fingerprint = _in_background(lambda: _fingerprint(config.model))
     if platform is None:
@@ -105,6 +106,7 @@ def _serve_folders(config: settings.ServingConfig, listener: socket.socket, fing
         from serving.http.app import create_app
         from serving.http.server import run_server
 
+        authorizer = InsecureAuthorizer(source, config.request_timeout_s)
         engine = building.result()
     except (ConfigError, ModelConfigError, TokenizerError, SealError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -112,7 +114,7 @@ def _serve_folders(config: settings.ServingConfig, listener: socket.socket, fing
     app = create_app(
         engine,
         base.tokenizer,
-        authorizer=InsecureAuthorizer(source, config.request_timeout_s),
+        authorizer=authorizer,
         contracts=source,
         extra_routes=[about_route(config, base, engine)],
         max_body_bytes=config.max_body_bytes,

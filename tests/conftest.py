@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,6 +83,39 @@ def _quick_passwords() -> Iterator[None]:
 
     with mock.patch.object(PBKDF2PasswordHasher, "iterations", 1):
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_tls_context() -> Iterator[None]:
+    """One TLS context for all clients of httpx with its defaults: to read all CA certificates takes each 65 ms."""
+    try:
+        from httpx._transports import default
+    except ImportError:
+        yield
+        return
+    make = default.create_ssl_context
+    made: dict[tuple[Any, ...], Any] = {}
+
+    def create(verify: Any = True, cert: Any = None, trust_env: bool = True) -> Any:
+        if verify is not True or cert is not None:
+            return make(verify=verify, cert=cert, trust_env=trust_env)
+        files = (os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")) if trust_env else ()
+        if files not in made:
+            made[files] = make(trust_env=trust_env)
+        return made[files]
+
+    with mock.patch.object(default, "create_ssl_context", create):
+        yield
+
+
+@pytest.fixture(scope="session")
+def warm_finder() -> Iterator[Any]:
+    """One process that finds personal data, for all tests of a worker: presidio takes seconds to import."""
+    from marketplace.guards.finder import Finder
+
+    one = Finder()
+    yield one
+    one.close()
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ import psycopg
 
 from benchmarks import machine
 from benchmarks.control_plane.report import report
-from benchmarks.gateway.platform import Platform, platform
+from benchmarks.gateway.platform import Platform, platform, run
 from devstack.state import REPOSITORY
 
 SEED_SQL = """
@@ -44,6 +44,15 @@ released AS (
     RETURNING id)
 INSERT INTO vault_lease (release_id) SELECT id FROM released
 """
+# As a process of the platform, which has the key of seals: sessions of boots that are not sealed are none.
+SEAL_BOOTS = """
+import django
+django.setup()
+from django.db.models import QuerySet
+from marketplace.vault.models import Replica
+for row in QuerySet(Replica).filter(name__startswith="simulated-").values(*Replica.SEALED):
+    QuerySet(Replica).filter(pk=row["id"]).update(seal=Replica(**row).sealed())
+"""
 WITHDRAW_SQL = "UPDATE catalog_version SET state = 'revoked', state_changed_at = now() WHERE package_digest = %s"
 AGAIN_SQL = "UPDATE catalog_version SET state = 'published' WHERE package_digest = %s"
 
@@ -53,6 +62,7 @@ def seed(running: Platform, *, replicas: int, leases: int) -> str:
     digests = [hashlib.sha256(f"session-{number}".encode()).digest() for number in range(replicas)]
     with psycopg.connect(running.postgres.admin_url("intarsia"), autocommit=True) as connection:
         connection.execute(SEED_SQL, {"digests": digests, "leases": leases})
+        run([sys.executable, "-c", SEAL_BOOTS], running.environment)
         connection.execute("ANALYZE")
         row = connection.execute("SELECT digest FROM vault_release LIMIT 1").fetchone()
     assert row is not None

@@ -201,7 +201,7 @@ def _start_all(running: Platform, *, gateways: int, wallets: int, affordable: in
     stub.stdin.write(key.private_bytes_raw().hex().encode() + b"\n")
     stub.stdin.close()
     administration = running.environment | {"DATABASE_ADMIN_URL": database.admin_url("intarsia")}
-    _run([sys.executable, "manage.py", "migrate", "--verbosity=0"], administration)
+    run([sys.executable, "manage.py", "migrate", "--verbosity=0"], administration)
     order = {
         "wallets": wallets,
         "affordable": affordable,
@@ -209,13 +209,14 @@ def _start_all(running: Platform, *, gateways: int, wallets: int, affordable: in
         "public_key": key.public_key().public_bytes_raw().hex(),
         "base": BASE,
     }
-    seeded = json.loads(_run([sys.executable, "-m", "benchmarks.gateway.seed"], running.environment, json.dumps(order)))
+    seeded = json.loads(run([sys.executable, "-m", "benchmarks.gateway.seed"], running.environment, json.dumps(order)))
     running.keys, running.poor = seeded["keys"], seeded["poor"]
     for _ in range(gateways):
         running.add_gateway()
 
 
-def _run(command: list[str], environment: dict[str, str], given: str = "") -> str:
+def run(command: list[str], environment: dict[str, str], given: str = "") -> str:
+    """Run a command of the platform to its end and return what it printed. Raises RuntimeError with its errors."""
     done = subprocess.run(
         command, env=environment, cwd=REPOSITORY, input=given, capture_output=True, text=True, timeout=300
     )

@@ -1,7 +1,7 @@
 """The sums of the filled books, from usage and corrections in whole tables at once.
 
 Adding 5 million predictions one day after the other takes the platform a quarter of an hour. What is written here is
-what it would have written: `tests/benchmarks/test_pages.py` compares the two.
+what it would have written: `tests/billing/rollups/test_filled_books.py` compares the two.
 """
 
 _CELLS = """

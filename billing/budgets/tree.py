@@ -7,18 +7,19 @@ on, and moving a node takes no spend along.
 from __future__ import annotations
 
 import uuid
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from uuid import UUID
 
 from django.db import transaction
 from django.db.models import QuerySet
 
-from billing.budgets.limits import Limits
+from billing.budgets.limits import Limits, end_user_limits_of, limits_of
 from billing.errors import BudgetTreeRefusal
 from billing.locks import lock_budget_branch
 from billing.models import BudgetNode
 from marketplace.accounts import audit
 from marketplace.accounts.errors import InvalidInput
+from marketplace.accounts.key_reach import Reach, acting_key, beyond_own, is_within
 from marketplace.accounts.locks import lock_organization
 from marketplace.accounts.models import ApiKey, Organization
 
@@ -65,15 +66,18 @@ def create_team(*, organization: Organization, name: str, parent_id: UUID | None
 
 
 @transaction.atomic
-def key_node(api_key: ApiKey) -> BudgetNode:
-    """Return the node of the key's line, made at first use: below the root, as soon as there is one."""
+def key_node(api_key: ApiKey, *, below: BudgetNode | None = None) -> BudgetNode:
+    """Return the node of the key's line, made at first use: `below` that of the key that made it, else below the root,
+    as soon as there is one."""
     node = BudgetNode.objects.filter(api_key_id=api_key.line_id).first()
     if node is None:
         lock_organization(api_key.organization_id)
         node = BudgetNode.objects.filter(api_key_id=api_key.line_id).first()
     if node is None:
         root = BudgetNode.objects.filter(organization_id=api_key.organization_id, kind=Kind.ORGANIZATION).first()
-        node = _create(api_key.organization, root, Kind.KEY, name=api_key.name, api_key_id=api_key.line_id)
+        if below is not None:
+            _check_depth(len(below.path) + 1)
+        node = _create(api_key.organization, below or root, Kind.KEY, name=api_key.name, api_key_id=api_key.line_id)
     return node
 
 
@@ -94,7 +98,11 @@ def end_user_node(*, key: BudgetNode, end_user: str) -> BudgetNode:
 
 @transaction.atomic
 def set_limits(node: BudgetNode, limits: Limits) -> BudgetNode:
-    """Replace the node's limits; they hold from the next request on."""
+    """Replace the node's limits; they hold from the next request on.
+
+    Raises NotAllowed for a key that would lift its own, or give more than it has.
+    """
+    _require_limits(node, wanted=limits, now=limits_of(node))
     BudgetNode.objects.filter(pk=node.pk).update(**limits.columns)
     _record(node, "budget.limited", limits)
     return BudgetNode.objects.get(pk=node.pk)
@@ -108,6 +116,7 @@ def set_end_user_limits(node: BudgetNode, limits: Limits) -> BudgetNode:
     """
     if node.kind == Kind.END_USER:
         raise InvalidInput("an end user has no end users", field="end_user_limits")
+    _require_limits(node, wanted=limits, now=end_user_limits_of(node))
     BudgetNode.objects.filter(pk=node.pk).update(**limits.end_user_columns)
     _record(node, "budget.end_users_limited", limits)
     return BudgetNode.objects.get(pk=node.pk)
@@ -129,6 +138,9 @@ def move(node: BudgetNode, *, parent_id: UUID | None) -> BudgetNode:
     """
     if node.kind not in (Kind.TEAM, Kind.KEY):
         raise InvalidInput("only teams and keys can be moved", field="parent")
+    maker = acting_key()
+    if maker is not None and limits_above(maker) != Limits():
+        raise beyond_own("parent")  # out of a team is out of its limits
     root = organization_node(node.organization)
     lock_organization(node.organization_id)
     node = BudgetNode.objects.get(pk=node.pk)
@@ -168,6 +180,35 @@ def delete_key_node(api_key: ApiKey) -> None:
     lock_organization(node.organization_id)
     lock_budget_branch(node)
     BudgetNode.objects.filter(pk=node.pk, held_nano_usd=0, children=None).delete()
+
+
+def limits_above(api_key: ApiKey) -> Limits:
+    """Return what a key's line may spend by its own budget and the teams' above it, the organization's left out."""
+    found = [limits_of(node) for node in _path_of(api_key) if node.kind != Kind.ORGANIZATION]
+    least = (
+        min((one for one in row if one is not None), default=None) for row in zip(*map(astuple, found), strict=True)
+    )
+    return Limits(*least)
+
+
+def _path_of(api_key: ApiKey) -> list[BudgetNode]:
+    node = BudgetNode.objects.filter(api_key_id=api_key.line_id).first()
+    return [] if node is None else list(BudgetNode.objects.filter(pk__in=node.path))
+
+
+def _require_limits(node: BudgetNode, *, wanted: Limits, now: Limits) -> None:
+    """Raise NotAllowed if the acting key may not limit the node so.
+
+    One with a budget lifts nothing that binds itself, and gives others no more than it has; it may always take away.
+    """
+    maker = acting_key()
+    most = Limits() if maker is None else limits_above(maker)
+    asked = Reach(limits=astuple(wanted))
+    if maker is None or most == Limits() or is_within(asked, Reach(limits=astuple(now))):
+        return
+    binds_itself = node.kind == Kind.ORGANIZATION or node.pk in {one.pk for one in _path_of(maker)}
+    if binds_itself or not is_within(asked, Reach(limits=astuple(most))):
+        raise beyond_own("limits")
 
 
 def _record(node: BudgetNode, act: str, limits: Limits | None = None) -> None:

@@ -20,8 +20,8 @@ from billing.disputes.recovery import recover
 from billing.errors import BillingError, PaymentMismatch
 from billing.ledger import record_incident
 from billing.locks import lock_dispute, lock_top_up
-from billing.mail import tell_members
 from billing.models import AutoTopUp, Dispute, Incident, Lot, Outbox, TopUp
+from billing.notices import tell_members
 from billing.pricing import NANO_PER_CENT
 from billing.refunds import disputed_parts
 from billing.stripe import StripeGateway, stripe_gateway
@@ -155,8 +155,14 @@ def _set_amount(dispute: Dispute, found: DisputedPayment) -> None:
         "no payment of yours can be refunded meanwhile. If this is a mistake, ask your bank to withdraw it.\n\n"
         f"{settings.PUBLIC_URL}/dashboard/wallet"
     )
-    organization = top_up.organization
-    transaction.on_commit(lambda: tell_members(organization, "A payment is disputed", text))
+    tell_members(
+        top_up.organization,
+        kind="wallet.dispute_opened",
+        once=str(dispute.pk),
+        subject="A payment is disputed",
+        text=text,
+        data={"dispute_id": str(dispute.pk), "top_up_id": str(top_up.pk), "amount_cents": found.amount_cents},
+    )
 
 
 def _decide(dispute: Dispute, found: DisputedPayment) -> None:
@@ -182,7 +188,7 @@ def _decide(dispute: Dispute, found: DisputedPayment) -> None:
 
 
 def _tell_decision(dispute: Dispute) -> None:
-    organization, won = dispute.top_up.organization, dispute.state == State.WON
+    won = dispute.state == State.WON
     text = (
         f"The bank has decided about the disputed payment of {dispute.top_up.created_at:%Y-%m-%d}. "
         + (
@@ -192,8 +198,14 @@ def _tell_decision(dispute: Dispute) -> None:
         )
         + f"\n\n{settings.PUBLIC_URL}/dashboard/wallet"
     )
-    subject = "A disputed payment is yours again" if won else "A disputed payment is lost"
-    transaction.on_commit(lambda: tell_members(organization, subject, text))
+    tell_members(
+        dispute.top_up.organization,
+        kind="wallet.dispute_closed",
+        once=str(dispute.pk),
+        subject="A disputed payment is yours again" if won else "A disputed payment is lost",
+        text=text,
+        data={"dispute_id": str(dispute.pk), "top_up_id": str(dispute.top_up_id), "won": won},
+    )
 
 
 def _outcome(found: DisputedPayment) -> State | None:

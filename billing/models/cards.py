@@ -12,10 +12,13 @@ from django.utils import timezone
 
 from billing.models.payments import MAX_FINGERPRINT, MAX_TOP_UP_CENTS, MIN_TOP_UP_CENTS
 from marketplace.accounts.models import Organization
+from marketplace.accounts.seals import SealedModel
 
 
-class StripeCustomer(models.Model):
+class StripeCustomer(SealedModel):
     """The organization's customer at Stripe, to whom its cards belong."""
+
+    SEALED: ClassVar = ("organization_id", "customer_id")
 
     organization = models.OneToOneField(
         Organization, on_delete=models.PROTECT, primary_key=True, related_name="stripe_customer"
@@ -24,8 +27,10 @@ class StripeCustomer(models.Model):
     created_at = models.DateTimeField(db_default=Now())
 
 
-class SavedCard(models.Model):
+class SavedCard(SealedModel):
     """A card that may be charged while its holder is away."""
+
+    SEALED: ClassVar = ("id", "organization_id", "payment_method_id", "removed_at")
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="saved_cards")
@@ -66,8 +71,10 @@ class CardUse(models.Model):
         indexes: ClassVar = [models.Index(fields=["fingerprint"], name="billing_card_use_fingerprint")]
 
 
-class AutoTopUp(models.Model):
+class AutoTopUp(SealedModel):
     """The wish to buy credit whenever less than a threshold is left, up to a limit per month (UTC)."""
+
+    SEALED: ClassVar = ("organization_id", "card_id", "threshold_cents", "amount_cents", "monthly_limit_cents")
 
     class State(models.TextChoices):
         ON = "on"

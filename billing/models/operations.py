@@ -10,7 +10,7 @@ from django.db.models.functions import Now
 
 
 class Outbox(models.Model):
-    """A message written in the transaction of the change that it reports; `deliver_outbox` sends it at least once."""
+    """A message written in the transaction of the change that it reports; `marketplace.alerts` tells those of TOLD."""
 
     class Topic(models.TextChoices):
         PREDICTION_SETTLED = "prediction.settled"
@@ -28,10 +28,10 @@ class Outbox(models.Model):
     TOLD = (Topic.TOP_UP_CREDITED, Topic.TOP_UP_FAILED, Topic.PAYOUT_PAID, Topic.PAYOUT_RETURNED)
 
     topic = models.CharField(max_length=40)  # one of Topic
-    key = models.CharField(max_length=64)  # receivers drop repeats by (topic, key)
+    key = models.CharField(max_length=64)  # of what happened: it is told once
     payload = models.JSONField()
     created_at = models.DateTimeField(db_default=Now())
-    delivered_at = models.DateTimeField(null=True)
+    delivered_at = models.DateTimeField(null=True)  # no longer written
     announced_at = models.DateTimeField(null=True)  # of TOLD: the webhooks were told
 
     class Meta:
@@ -50,6 +50,11 @@ class Outbox(models.Model):
                 fields=["delivered_at"], condition=Q(delivered_at__isnull=False), name="billing_outbox_delivered"
             ),
         ]
+
+    @classmethod
+    def waiting(cls) -> Q:
+        """Return the condition for messages that are still to be told."""
+        return Q(topic__in=cls.TOLD, announced_at=None)
 
 
 class Incident(models.Model):
@@ -70,6 +75,8 @@ class Incident(models.Model):
         RECEIPT_MISMATCH = "receipt_mismatch"  # a charge is not that of the receipt stored with it
         RELEASE_WITHOUT_DEMAND = "release_without_demand"  # a replica asked for a key that nothing on it needs
         RELEASE_BUDGET = "release_budget"  # a replica asked for more keys within an hour than it may
+        CUSTODY_CHAIN = "custody_chain"  # the chain of a creator's releases does not hold together
+        ROW_SEAL = "row_seal"  # a row that carries authority was not written by the platform (`accounts.seals`)
         REPLICA_LOST = "replica_lost"  # a name has been away for ten minutes; closed when it registers again
 
     # Contradictions about money: as long as one of them is open, no money leaves.
@@ -82,6 +89,9 @@ class Incident(models.Model):
         Kind.PAYOUT_MISMATCH,
         Kind.RECONCILIATION,
     )
+
+    # What was changed past the platform: chains of releases, and rows that carry authority.
+    CUSTODY = (Kind.CUSTODY_CHAIN, Kind.ROW_SEAL)
 
     kind = models.CharField(max_length=32)  # one of Kind
     subject = models.CharField(max_length=64, blank=True, default="", db_default="")

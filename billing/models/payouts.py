@@ -14,14 +14,17 @@ from django.db.models.functions import Now
 
 from billing.models.ledger import LedgerTransaction
 from marketplace.accounts.models import Organization, User
+from marketplace.accounts.seals import SealedModel
 
 DEFAULT_MINIMUM_CENTS = 2_500
 MAX_MINIMUM_CENTS = 1_000_000
 MAX_PAYOUT_CENTS = 99_999_999  # Stripe's own limit of one transfer
 
 
-class PayoutAccount(models.Model):
+class PayoutAccount(SealedModel):
     """A creator's account at Stripe (Connect Express) as it was when last asked about, and the creator's terms."""
+
+    SEALED: ClassVar = ("organization_id", "stripe_account_id")
 
     class State(models.TextChoices):
         STARTED = "started"  # Stripe still asks for details before anything can be paid

@@ -49,6 +49,11 @@ def set_actor(actor: Actor) -> None:
     _current.set(actor)
 
 
+def current_actor() -> Actor:
+    """Return the one who acts here; outside of requests that is the platform."""
+    return _current.get()
+
+
 def record(
     *,
     organization: Organization,
@@ -62,7 +67,7 @@ def record(
     `act` is `noun.verb`, as in `key.revoked`; `subject` is the name or id of the thing that it was done to. Without an
     `actor`, the one that `acting` named acts; outside of requests that is the platform.
     """
-    who = actor or _current.get()
+    who = actor or current_actor()
     return AuditEntry.objects.create(
         organization=organization,
         user_id=None if who.user is None else who.user.pk,

@@ -27,8 +27,11 @@ from marketplace.accounts.audit import Actor
 from marketplace.accounts.errors import Conflict, InvalidCredentials, InvalidInput, NotAllowed, NotFound
 from marketplace.accounts.key_services import create_api_key
 from marketplace.accounts.models import ApiKey, Membership, User
+from marketplace.accounts.seals.beside import require_seal_beside, seal_beside
 from marketplace.accounts.verification import require_verified
 
+# What a token is good for. allauth makes the rows, many at once: they are sealed once the person's decision is in them.
+_SEALED = ("type", "hash", "client_id", "user_id", "data", "expires_at", "scopes")
 CLIENT_ID = "intarsia-cli"  # public: a program that everybody may download keeps no secret
 MAX_NAME = 100
 MAX_DAYS = 3650
@@ -121,7 +124,10 @@ def keep_grant(given: dict[str, Any], grant: dict[str, Any]) -> dict[str, Any]:
 
     oauthlib makes a token for refreshing beside it, which nothing here takes: it goes.
     """
-    Token.objects.by_value(given["access_token"]).filter(client_id=CLIENT_ID).update(data=grant)
+    token = Token.objects.by_value(given["access_token"]).get(client_id=CLIENT_ID)
+    token.data = grant
+    token.save(update_fields=["data"])
+    seal_beside(token, _SEALED)
     Token.objects.by_value(given.get("refresh_token", "")).filter(client_id=CLIENT_ID).delete()
     return {name: value for name, value in given.items() if not name.startswith("refresh_")}
 
@@ -134,6 +140,8 @@ def trade(token: str) -> tuple[ApiKey, str]:
     SecondFactorMissing, EmailUnverified.
     """
     found = Token.objects.lookup(Token.Type.ACCESS_TOKEN, token)
+    if found is not None:
+        require_seal_beside(found, _SEALED)
     grant = found.data if found is not None and found.client_id == CLIENT_ID else None
     # One of two trades at once deletes the row.
     if found is None or not grant or not Token.objects.filter(pk=found.pk).delete()[0]:

@@ -20,6 +20,8 @@ authentication_failed 401 the credentials were refused
 permission_denied 403 the session's token against forged requests is missing
 forbidden 403 the caller is known and may not do this
 scope_missing 403 the key or the role lacks the scope that the message names
+beyond_own_limits 403 a key gives no more than it has itself: models, networks, scopes, guards, budget and end
+record_not_authentic 403 a record that decides this was not made by the platform, or was changed past it
 address_not_allowed 403 the key may not be used from this network
 model_not_allowed 403 the key may not call this model
 origin_not_allowed 403 pages of this origin may not call the API from a browser
@@ -39,6 +41,7 @@ model_off_sale 403 the model's creator is suspended
 wrong_address 403 the invite is for another address
 # The request
 invalid 400 a value breaks a rule; `param` names it
+unknown_field 400 no field or parameter is called `param`; the message names the one that may have been meant
 required 400 the field `param` is missing
 blank 400 the field `param` is empty
 null 400 the field `param` may not be null

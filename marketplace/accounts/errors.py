@@ -15,11 +15,12 @@ class Refusal(Exception):
     `code` is stable and for programs, `message` is for people, `status` is the HTTP status, `field` names the part of
     the request at fault, and `headers` are HTTP response headers that belong to the refusal. A subclass sets `code` and
     `status` for its kind; an argument sets them for one refusal. Status 500 marks a fault of the platform: its message
-    is logged and never shown.
+    is logged and never shown. `told`: the caller has it already, as the end of a stream.
     """
 
     code: str = "invalid"
     status: int = 400
+    told: bool = False
 
     def __init__(
         self,

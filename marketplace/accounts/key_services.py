@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -17,8 +18,10 @@ from marketplace.accounts.api_keys import digest_api_key, generate_api_key, pars
 from marketplace.accounts.audit import PLATFORM, Actor, Value
 from marketplace.accounts.errors import Conflict, InvalidCredentials, InvalidInput, NotAllowed
 from marketplace.accounts.key_limits import checked_models, checked_networks, networks_of, require_address
+from marketplace.accounts.key_reach import Reach, require_change_within
 from marketplace.accounts.locks import lock_api_key, lock_organization
 from marketplace.accounts.models import ApiKey, Organization, User
+from marketplace.accounts.seals import SealBroken
 from marketplace.accounts.verification import require_verified
 from marketplace.guards.policies import PolicyError, check_policy
 
@@ -124,6 +127,14 @@ def change_api_key(
         wanted["allowed_models"] = checked_models(models)
     lock_organization(key.organization_id)  # a rotation at the same time copies what is there
     key.refresh_from_db()
+    now = Reach.of(key)
+    asked = replace(
+        now,
+        models=frozenset(wanted.get("allowed_models", key.allowed_models)),
+        networks=frozenset(wanted.get("allowed_networks", key.allowed_networks)),
+    )
+    for part in ("models", "networks"):
+        require_change_within(part, wanted=asked, now=now)
     changed = {field: value for field, value in wanted.items() if getattr(key, field) != value}
     if changed:
         _line_of(key).update(**changed)
@@ -158,6 +169,8 @@ def set_key_guards(*, key: ApiKey, guards: Mapping[str, str], actor: Actor = PLA
     """
     checked = checked_guards(guards)
     lock_organization(key.organization_id)  # a rotation at the same time copies what is there
+    now = Reach.of(key)
+    require_change_within("guards", wanted=replace(now, guards=checked), now=now)
     _line_of(key).update(guards=checked)
     _record(key, actor, "key.changed", guards=len(checked))
     key.guards = checked
@@ -207,7 +220,10 @@ def authenticate_api_key(*, text: str, address: str | None = None) -> ApiKey:
     prefix = parse_api_key(text)
     if prefix is None:
         raise refused
-    key = ApiKey.objects.filter(prefix=prefix).select_related("organization", "created_by").first()
+    try:
+        key = ApiKey.objects.filter(prefix=prefix).select_related("organization", "created_by").first()
+    except SealBroken:
+        raise refused from None
     digest = digest_api_key(text, settings.ENV.api_key_pepper)
     if key is None or not hmac.compare_digest(bytes(key.digest), digest):
         raise refused

@@ -26,6 +26,8 @@ wait for each other. Every `select_for_update` stands in the `locks.py` of its a
                                          `billing.payouts.books.lock_balances`
 16. progress of the books' check         `billing.locks.lock_ledger_checkpoint`
 
+Rows that carry authority are locked by `seals.locks.lock_sealed` where a statement is about to change them, which would
+lock them itself: at their tables' places above.
 A base line (`catalog.locks.lock_line`) is locked alone: under it checkpoints are only added.
 A request for access (`access.locks.lock_request`) is locked alone: under it rows are only added.
 Trees of receipts have a lock of their own, an advisory one (`receipts.locks.lock_trees`): under it no other is taken.

@@ -14,13 +14,14 @@ from django.core.validators import RegexValidator
 from django.db import models, transaction
 from django.db.models.functions import Lower
 
+from marketplace.accounts.seals import SealedModel, SealedQuerySet
 from protocol.names import SLUG
 
 # \Z, because $ would also match before a final newline.
 slug_validator = RegexValidator(rf"\A{SLUG}\Z", "1 to 40 lower-case letters, digits and inner hyphens")
 
 
-class UserManager(BaseUserManager["User"]):
+class UserManager(BaseUserManager.from_queryset(SealedQuerySet)):  # type: ignore[misc]
     """Users are known by e-mail alone."""
 
     def create_user(self, email: str, password: str | None = None, *, verified: bool = True, **extra: Any) -> User:
@@ -28,7 +29,7 @@ class UserManager(BaseUserManager["User"]):
         from allauth.account.models import EmailAddress  # a model of an app that refers to this one
 
         with transaction.atomic(using=self._db):
-            user = self.model(email=self.normalize_email(email).lower(), **extra)
+            user: User = self.model(email=self.normalize_email(email).lower(), **extra)
             user.set_password(password)
             user.save(using=self._db)
             EmailAddress.objects.create(user=user, email=user.email, primary=True, verified=verified)
@@ -38,14 +39,16 @@ class UserManager(BaseUserManager["User"]):
         return self.create_user(email, password, is_staff=True, is_superuser=True, **extra)
 
 
-class User(AbstractBaseUser, PermissionsMixin):
+class User(SealedModel, AbstractBaseUser, PermissionsMixin):
+    SEALED: ClassVar = ("id", "email", "password", "is_active", "is_staff", "is_superuser")
+
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     email = models.EmailField(max_length=254, unique=True)
     is_active = models.BooleanField(default=True)
     is_staff = models.BooleanField(default=False)
     date_joined = models.DateTimeField(auto_now_add=True)
 
-    objects = UserManager()
+    objects: ClassVar = UserManager()
     USERNAME_FIELD = "email"
     REQUIRED_FIELDS: ClassVar[list[str]] = []
 
@@ -96,7 +99,9 @@ class FormerName(models.Model):
     kept_until = models.DateTimeField()
 
 
-class Membership(models.Model):
+class Membership(SealedModel):
+    SEALED: ClassVar = ("organization_id", "user_id", "role")
+
     class Role(models.TextChoices):
         OWNER = "owner"
         ADMIN = "admin"
@@ -113,11 +118,26 @@ class Membership(models.Model):
         constraints: ClassVar = [models.UniqueConstraint(fields=["organization", "user"], name="membership_unique")]
 
 
-class ApiKey(models.Model):
+class ApiKey(SealedModel):
     """`ik_<prefix>_<secret>`: the prefix finds the row, an HMAC of the key proves it. Shown once, never stored.
 
     A key and its rotations are one line: a budget belongs to the line, which is known by its first key.
     """
+
+    SEALED: ClassVar = (
+        "id",
+        "organization_id",
+        "prefix",
+        "digest",
+        "scopes",
+        "created_by_id",
+        "expires_at",
+        "revoked_at",
+        "first_key_id",
+        "guards",
+        "allowed_networks",
+        "allowed_models",
+    )
 
     class Scope(models.TextChoices):
         PREDICT = "predict"  # /v1: spend the organization's money on predictions
@@ -147,6 +167,18 @@ class ApiKey(models.Model):
     def line_id(self) -> uuid.UUID:
         """Return the id of the line's first key."""
         return self.first_key_id or self.pk
+
+
+class RowSeal(models.Model):
+    """The seal of one row of another package's table (`seals.beside`)."""
+
+    id = models.BigAutoField(primary_key=True)
+    table = models.CharField(max_length=60)
+    row_id = models.CharField(max_length=40)
+    seal = models.BinaryField(max_length=32)
+
+    class Meta:
+        constraints: ClassVar = [models.UniqueConstraint(fields=["table", "row_id"], name="row_seal_unique")]
 
 
 class FeatureSwitch(models.Model):

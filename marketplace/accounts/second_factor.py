@@ -68,7 +68,7 @@ class SecondFactorMissing(NotAllowed):
 
 def is_enrolled(*, user: User) -> bool:
     """Return whether the person has an authenticator app or a passkey, which each sign-in asks for."""
-    return Authenticator.objects.filter(user=user, type__in=FACTORS).exists()
+    return bool(list(Authenticator.objects.filter(user=user, type__in=FACTORS)))  # loaded, which checks their seals
 
 
 def is_missing(*, organization: Organization, user: User) -> bool:

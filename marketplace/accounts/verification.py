@@ -25,7 +25,7 @@ class EmailUnverified(NotAllowed):
 
 def is_verified(*, user: User) -> bool:
     """Return whether the person has shown that a mail address is theirs."""
-    return EmailAddress.objects.filter(user=user, verified=True).exists()
+    return bool(list(EmailAddress.objects.filter(user=user, verified=True)))  # loaded, which checks their seals
 
 
 def require_verified(*, by: UUID | None) -> None:

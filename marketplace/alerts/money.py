@@ -1,4 +1,4 @@
-"""Events about money: billing writes them into its outbox, this module tells the webhooks that asked."""
+"""News about money: notices of billing become alerts, events in its outbox are told to the webhooks that asked."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from django.db.models.functions import Now
 from billing.models import Outbox
 from marketplace.accounts.models import Organization
 from marketplace.alerts.events import emit
+from marketplace.alerts.services import tell
 
 BATCH = 500  # told in one round
 Topic = Outbox.Topic
@@ -21,9 +22,16 @@ _KIND = {
 }
 
 
+def store_notice(
+    *, organization: Organization, kind: str, once: str, subject: str, text: str, data: dict[str, Any], **_: Any
+) -> None:
+    """Store a notice of `billing.notices` as an alert, with the change that it reports."""
+    tell(organization_id=organization.pk, kind=kind, once=once, subject=subject, text=text, data=data)
+
+
 def tell_money_events() -> int:
     """Tell what billing has noted since; return how many of its messages were told, to whoever asked."""
-    waiting = Outbox.objects.filter(announced_at=None, topic__in=Outbox.TOLD).order_by("id")[:BATCH]
+    waiting = Outbox.objects.filter(Outbox.waiting()).order_by("id")[:BATCH]
     return sum(_tell(row) for row in waiting)
 
 

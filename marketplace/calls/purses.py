@@ -6,8 +6,9 @@ from datetime import timedelta
 
 from django.utils import timezone
 
-from billing.budgets.tree import delete_key_node
+from billing.budgets.tree import delete_key_node, limits_above
 from billing.limited_keys import Limits, budget_of, create_limited_key
+from marketplace.accounts.key_reach import acting_key
 from marketplace.accounts.models import ApiKey, Organization, User
 from marketplace.accounts.services import revoke_api_key
 
@@ -24,15 +25,24 @@ def open_purse(
 ) -> ApiKey:
     """Return a key that may spend `budget_nano_usd` in all, until it is closed and for `lifetime` at most.
 
-    Raises InvalidInput for a name over 100 characters or a budget out of range, NotAllowed past the limit of keys.
+    A key that begins the run binds it: the purse has its models and its guards, ends with it, and spends of its budget.
+    Raises InvalidInput for a name over 100 characters or a budget out of range, NotAllowed past the limit of keys or
+    beyond what the key may spend.
     """
+    maker, ends = acting_key(), timezone.now() + lifetime
     key, _ = create_limited_key(
         organization=organization,
         name=name,
         scopes=[ApiKey.Scope.PREDICT],
         created_by=created_by,
-        expires_at=timezone.now() + lifetime,
-        limits=Limits(total_nano_usd=budget_nano_usd),
+        expires_at=ends if maker is None or maker.expires_at is None else min(ends, maker.expires_at),
+        limits=Limits(
+            total_nano_usd=budget_nano_usd,
+            monthly_nano_usd=None if maker is None else limits_above(maker).monthly_nano_usd,
+        ),
+        guards={} if maker is None else maker.guards,
+        networks=() if maker is None else maker.allowed_networks,  # which bind no call of the platform
+        models=() if maker is None else maker.allowed_models,
     )
     return key
 

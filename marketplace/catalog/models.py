@@ -15,6 +15,7 @@ from django.db.models.functions import Now, Upper
 from billing import pricing
 from billing.pricing import BASIS_POINTS
 from marketplace.accounts.models import Organization, slug_validator
+from marketplace.accounts.seals import SealedModel
 from marketplace.catalog.checkpoints import BaseLine as BaseLine  # tables of this app, too
 from marketplace.catalog.checkpoints import BaseModel as BaseModel
 from marketplace.catalog.checkpoints import Clearance as Clearance
@@ -37,8 +38,10 @@ _at_most_everything = MaxValueValidator(BASIS_POINTS)
 _multiplier = [MinValueValidator(MIN_CLASS_BPS), MaxValueValidator(MAX_CLASS_BPS)]
 
 
-class Model(models.Model):
+class Model(SealedModel):
     """A listing. `kind=base` sells the bare base model and has no package."""
+
+    SEALED: ClassVar = ("id", "organization_id", "kind", "visibility")
 
     class Kind(models.TextChoices):
         ADAPTER = "adapter"
@@ -115,8 +118,10 @@ class Model(models.Model):
         return ModelFacts(price, newest, evaluations[0] if evaluations else None)
 
 
-class Version(models.Model):
+class Version(SealedModel):
     """An immutable sealed adapter. States move along `NEXT_STATES` only."""
+
+    SEALED: ClassVar = ("id", "model_id", "number", "package_digest", "signing_key_id", "state")
 
     class State(models.TextChoices):
         UPLOADING = "uploading"

@@ -70,7 +70,7 @@ app.conf.update(
             "schedule": 5.0,
             "options": {"expires": 10.0},
         },
-        "deliver outbox": {"task": "billing.tasks.deliver_outbox", "schedule": 5.0},
+        "clear outbox": {"task": "billing.tasks.clear_outbox", "schedule": 3600.0},
         "ask Stripe about open top-ups": {"task": "billing.tasks.catch_up_top_ups", "schedule": 15.0},
         "ask Stripe about unknown cards": {"task": "billing.tasks.learn_cards", "schedule": 600.0},
         "ask Stripe about open refunds": {"task": "billing.tasks.advance_refunds", "schedule": 15.0},
@@ -132,6 +132,7 @@ app.conf.update(
             "schedule": 30.0,
             "options": {"expires": 25.0},
         },
+        "check custody": {"task": "marketplace.vault.tasks.check_custody", "schedule": 3600.0},
         "create usage partitions": {"task": "billing.tasks.create_usage_partitions", "schedule": 3600.0},
         "drop old usage": {"task": "billing.tasks.drop_usage", "schedule": 86_400.0},
         # The last head of a day follows within the hour after its end.

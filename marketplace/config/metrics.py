@@ -21,7 +21,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 from redis.exceptions import RedisError
 
-from billing.models import Incident
+from billing.models import Incident, Outbox
 from marketplace.gateway.metrics import REGISTRY
 from marketplace.operations.task_times import task_times
 
@@ -35,10 +35,12 @@ SELECT (SELECT count(*) FROM billing_hold WHERE state = 'open'),
     (SELECT coalesce(extract(epoch FROM now() - min(complete_at)), 0) FROM billing_rollupmark),
     (SELECT coalesce(extract(epoch FROM now() - min(complete_at)), 0) FROM watch_mark),
     (SELECT count(*) FROM alerts_delivery WHERE next_attempt_at IS NOT NULL),
-    (SELECT count(*) FROM billing_outbox WHERE delivered_at IS NULL),
+    (SELECT count(*) FROM billing_outbox WHERE announced_at IS NULL AND topic = ANY (%s)),
     (SELECT count(*) FROM billing_incident WHERE resolved_at IS NULL),
     (SELECT count(*) FROM billing_incident WHERE resolved_at IS NULL AND kind = ANY (%s)),
-    (SELECT coalesce(extract(epoch FROM now() - min(created_at)), 0) FROM billing_outbox WHERE delivered_at IS NULL),
+    (SELECT count(*) FROM billing_incident WHERE resolved_at IS NULL AND kind = ANY (%s)),
+    (SELECT coalesce(extract(epoch FROM now() - min(created_at)), 0) FROM billing_outbox
+        WHERE announced_at IS NULL AND topic = ANY (%s)),
     (SELECT count(*) FROM alerts_delivery WHERE delivered_at IS NULL AND attempts >= 3 AND error <> ''),
     (SELECT count(*) FROM vault_replica WHERE gone_at IS NULL),
     (SELECT count(*) FROM vault_enrolledreplica WHERE drained_at IS NOT NULL AND revoked_at IS NULL),
@@ -66,6 +68,7 @@ _GAUGES = {
     "outbox_waiting": "Events that were not delivered yet",
     "open_incidents": "Incidents that nobody resolved",
     "freezing_incidents": "Incidents that nobody resolved and that stop payouts",
+    "custody_incidents": "Incidents that nobody resolved about rows or chains that were changed past the platform",
     "outbox_age_seconds": "Age of the oldest event that was not delivered",
     "deliveries_failing": "Deliveries of alerts that failed three times and more",
     "live_replicas": "Replicas that serve",
@@ -100,7 +103,8 @@ def exposition() -> bytes:
 class _PlatformCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         with connection.cursor() as cursor:
-            cursor.execute(_NUMBERS, [list(Incident.FREEZING)])
+            told = list(Outbox.TOLD)
+            cursor.execute(_NUMBERS, [told, list(Incident.FREEZING), list(Incident.CUSTODY), told])
             numbers = cursor.fetchone()
             cursor.execute(_SEEN)
             seen = cursor.fetchall()

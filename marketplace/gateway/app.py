@@ -102,7 +102,8 @@ class Gateway:
             count_refusal(refusal.code)
             if self._refusals is not None:
                 self._refusals.count(scope, refusal)
-            await _refuse(send, refusal, headers)
+            if not refusal.told:
+                await _refuse(send, refusal, headers)
         except ClientGone:
             outcome, code = "gone", "client_gone"
         except AWAY as error:

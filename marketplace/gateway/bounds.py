@@ -87,7 +87,7 @@ def _text_bytes(value: object) -> int:
     if isinstance(value, str):
         return _utf8(value)
     if isinstance(value, list) and all(isinstance(part, dict) for part in value):
-        return sum(_text_bytes(part.get("text")) for part in value)
+        return sum(_text_bytes(part.get("text")) + _text_bytes(part.get("refusal")) for part in value)
     raise bad_request("`messages` must be text.", "messages")
 
 

@@ -8,7 +8,10 @@ import orjson
 
 from marketplace.accounts.envelope import envelope, type_of
 from marketplace.accounts.errors import InvalidCredentials, InvalidInput, NotAllowed, NotFound, Refusal
+from protocol.errors import ProtocolError
 from protocol.messages import OpenAIError, OpenAIErrorAnswer
+from protocol.names import ModelName, parse_model_name
+from protocol.request_fields import Body, UnusableField, check_fields
 
 
 class ReplicaRefusal(Refusal):
@@ -63,6 +66,25 @@ def not_found(name: str) -> Refusal:
     """Return the 404 for a model that does not exist or is not for sale to the caller."""
     message = f"The model {name!r} does not exist or is not for sale to you."
     return NotFound(message, code="model_not_found", field="model")
+
+
+def require_fields(body: Body, data: Mapping[str, object]) -> None:
+    """Raise Refusal 400 for a field that a request of this kind does not take."""
+    try:
+        check_fields(body, data)
+    except UnusableField as error:
+        raise bad_request(error.message, error.name, code=error.code) from None
+
+
+def model_named(value: object) -> ModelName:
+    """Return the model that a body's `model` names. Raises Refusal 400 where it names none, 404 for one that no model
+    here can have, such as those of other platforms."""
+    if not isinstance(value, str) or not value:
+        raise bad_request("`model` must be 'organization/model' or 'organization/model@version'.", "model")
+    try:
+        return parse_model_name(value)
+    except ProtocolError:
+        raise not_found(value[:100]) from None
 
 
 def method_not_allowed(path: str, *methods: str) -> Refusal:

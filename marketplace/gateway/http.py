@@ -185,6 +185,10 @@ class Client:
         """Hand one event of a stream over to the connection."""
         await self.send({"type": "http.response.body", "body": raw, "more_body": True})
 
+    async def send_comment(self, comment: bytes) -> None:
+        """Hand over a comment between two events of a stream, which says nothing to any client."""
+        await self.send({"type": "http.response.body", "body": comment, "more_body": True})
+
     async def send_last(self, body: bytes) -> None:
         """Send the end of a stream. A client that does not take it is left behind."""
         with contextlib.suppress(ClientGone):

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 import orjson
 
 from marketplace.gateway.asks import Asked
-from marketplace.gateway.errors import bad_request
+from marketplace.gateway.errors import bad_request, model_named, require_fields
 from marketplace.gateway.json_bodies import json_object
 from marketplace.guards.attacks import MOST_PIECES, pieces_of, probability
-from protocol.errors import ProtocolError
 from protocol.messages import PREDICTION_EXTRA_KEY
-from protocol.names import ModelName, parse_model_name
+from protocol.names import ModelName
 
 CATEGORY = "prompt_injection"
 DEFAULT_GUARD = "intarsia/guard"
@@ -40,6 +39,7 @@ class ModerationRequest:
 def parse_moderation_request(body: bytes) -> ModerationRequest:
     """Raise Refusal 400 naming the field."""
     data = json_object(body)
+    require_fields("moderations", data)
     inputs = tuple(tuple(pieces_of(text)) for text in _texts(data.get("input")))
     if sum(len(pieces) for pieces in inputs) > MOST_PIECES:
         raise bad_request(f"The input is too long: at most {MOST_PIECES * 500:,} characters at once.", "input")
@@ -49,10 +49,7 @@ def parse_moderation_request(body: bytes) -> ModerationRequest:
 def _guard(name: object) -> ModelName:
     if name is None or (isinstance(name, str) and name.startswith(OPENAI_NAMES)):
         name = DEFAULT_GUARD
-    try:
-        return parse_model_name(name)
-    except ProtocolError:
-        raise bad_request("`model` must be 'organization/model' or 'organization/model@version'.", "model") from None
+    return model_named(name)
 
 
 def _texts(given: object) -> list[str]:

@@ -14,6 +14,7 @@ from psycopg import AsyncCursor
 from billing.pricing import BASIS_POINTS, Price
 from marketplace.accounts.errors import NotFound
 from marketplace.catalog.checkpoints import CLEARED_SQL
+from marketplace.catalog.models import Model
 from marketplace.catalog.rollouts import DEFAULT_FIRST_SQL, takes_part
 from marketplace.catalog.shares import Royalty
 from marketplace.guards.policies import Policy
@@ -29,6 +30,7 @@ _FOR_ITS_OWN = [*_FOR_STRANGERS, *NOT_YET]
 # The first row is the version that the name means; `ro` is the rollout in which some customers get another one.
 _OFFER_SQL = f"""
 SELECT m.id AS model_id, m.kind, m.visibility, m.guards, m.organization_id AS creator_organization_id,
+       m.seal AS model_seal,
        m.gated OR m.licence_required AS conditional,
        v.id AS version_id, v.number, v.state, v.package_digest, v.contract, b.fingerprint, b.context_length,
        {CLEARED_SQL} AS cleared,
@@ -117,7 +119,10 @@ class Ending:
 
 
 async def read_row(cursor: AsyncCursor[dict[str, Any]], name: ModelName, *, own: bool) -> dict[str, Any] | None:
-    """Return the row that a name means, with its parts typed, or None."""
+    """Return the row that a name means, with its parts typed, or None.
+
+    Raises SealBroken for a listing that was given to somebody else past the platform: it says who is paid.
+    """
     parameters = {
         "organization": name.organization,
         "slug": name.slug,
@@ -126,6 +131,8 @@ async def read_row(cursor: AsyncCursor[dict[str, Any]], name: ModelName, *, own:
     }
     row = await (await cursor.execute(_OFFER_SQL, parameters)).fetchone()
     if row is not None:
+        whose = (row["model_id"], row["creator_organization_id"], row["kind"], row["visibility"], row.pop("model_seal"))
+        Model.sealed_row(whose)
         row["contract"] = None if row["contract"] is None else read_public_contract(row["contract"])
         row |= {"terms": _terms(row), "royalties": _royalties(row), **_protection(row)}
         row |= {"guards": Policy.of(row["guards"]), "attack_guard": _attack_guard(row)}

@@ -12,6 +12,7 @@ from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool
 
 from billing.pricing import Price
+from marketplace.accounts.seals import SealBroken
 from marketplace.catalog.shares import Royalty, Share, shares
 from marketplace.gateway.admittance import Admittance
 from marketplace.gateway.cache import TtlCache
@@ -21,6 +22,7 @@ from marketplace.gateway.pools import REPLICA_SILENT_SECONDS, Pool, Pools, Repli
 from marketplace.gateway.principals import Principal
 from marketplace.guards.policies import NO_POLICY, Policy
 from marketplace.protection.policies import Rules
+from marketplace.vault.models import Replica
 from protocol.contracts import PublicContract
 from protocol.latency import LatencyClass
 from protocol.names import ModelName
@@ -32,8 +34,8 @@ WHERE f.slug = %s AND f.kept_until > now()
 """
 _REFERRER_SQL = "SELECT referred_by_id FROM accounts_organization WHERE id = %s AND referral_ends_at > now()"
 _SPLIT_SQL = "SELECT billing_split_id(%s::uuid[], %s::integer[], %s::text[])"
-_REPLICA_SQL = """
-SELECT id, name, url, base_fingerprint, receipt_public_key, role, transfer_url, stats,
+_REPLICA_SQL = f"""
+SELECT {", ".join(Replica.SEALED)}, seal, stats,
     extract(epoch FROM now() - last_seen_at)::float8 AS age,
     (SELECT count(*) FROM billing_gateway g WHERE g.last_seen_at > now() - make_interval(secs => %s)) AS senders
 FROM vault_replica r
@@ -48,6 +50,9 @@ JOIN catalog_version v ON v.model_id = m.id AND v.state = 'published'
 WHERE (m.visibility = 'public' OR m.organization_id = %s) AND o.suspended_at IS NULL
 GROUP BY o.slug, m.slug ORDER BY 1
 """
+
+
+_OF_ADDRESS = ("id", "name", "url", "base_fingerprint", "receipt_public_key", "role", "transfer_url")
 
 
 @dataclass(frozen=True)
@@ -245,7 +250,7 @@ class Offers:
             await cursor.execute(_REPLICA_SQL, (REPLICA_SILENT_SECONDS, fingerprint, REPLICA_SILENT_SECONDS))
             rows = await cursor.fetchall()
         senders = max((row.pop("senders") for row in rows), default=1)
-        told = [Told(age=row.pop("age"), stats=row.pop("stats"), address=ReplicaAddress(**row)) for row in rows]
+        told = [Told(age=row["age"], stats=row["stats"], address=boot) for row in rows if (boot := _address(row))]
         prompts = [one for one in told if one.address.role == "prefill"]
         return _Heard([one for one in told if one.address.role != "prefill"], prompts, senders)
 
@@ -255,6 +260,15 @@ class Offers:
             await cursor.execute(_LIST_SQL, (consumer.organization_id,))
             rows = await cursor.fetchall()
         return [row for row in rows if not consumer.models or row["id"] in consumer.models]
+
+
+def _address(row: dict[str, Any]) -> ReplicaAddress | None:
+    """Return where a boot is reached, or None for one that did not register with the platform as it is."""
+    try:
+        boot = Replica.sealed_row([row[column] for column in (*Replica.SEALED, "seal")])
+    except SealBroken:
+        return None
+    return ReplicaAddress(**{name: boot[name] for name in _OF_ADDRESS})
 
 
 @lru_cache(maxsize=10_000)

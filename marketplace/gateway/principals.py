@@ -6,6 +6,7 @@ import asyncio
 import hmac
 import logging
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,11 +17,13 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from marketplace.accounts.api_keys import digest_api_key, parse_api_key
 from marketplace.accounts.errors import NotAllowed
 from marketplace.accounts.key_limits import Network, networks_of, require_address, require_model
+from marketplace.accounts.models import ApiKey, Membership, User
 from marketplace.accounts.playground_tokens import PREFIX as PLAYGROUND_PREFIX
 from marketplace.accounts.playground_tokens import verify_playground_token
 from marketplace.accounts.policies import SCOPES_OF_ROLE
 from marketplace.accounts.run_tokens import PREFIX as RUN_PREFIX
 from marketplace.accounts.run_tokens import verify_run_token
+from marketplace.accounts.seals import SealBroken
 from marketplace.accounts.suspension import suspended
 from marketplace.gateway.cache import TtlCache
 from marketplace.gateway.errors import unauthorized
@@ -29,18 +32,21 @@ from protocol.names import ModelName
 
 logger = logging.getLogger(__name__)
 
-_KEY_SQL = """
-SELECT k.prefix, k.id, k.digest, k.organization_id, o.slug, k.scopes, k.expires_at, k.revoked_at, k.last_used_at,
-    k.guards, k.allowed_networks, k.allowed_models, o.suspended_at IS NOT NULL
+_KEY_SQL = f"""
+SELECT o.slug, k.last_used_at, o.suspended_at IS NOT NULL,
+    {", ".join(f"k.{column}" for column in ApiKey.SEALED)}, k.seal
 FROM accounts_apikey k JOIN accounts_organization o ON o.id = k.organization_id WHERE k.prefix = ANY (%s)
 """
 _TOUCH_SQL = "UPDATE accounts_apikey SET last_used_at = now() WHERE id = ANY (%s)"
-_ORGANIZATION_SQL = """
-SELECT o.slug, o.suspended_at IS NOT NULL FROM accounts_organization o
+_ORGANIZATION_SQL = f"""
+SELECT o.slug, o.suspended_at IS NOT NULL, {", ".join(f"m.{column}" for column in Membership.SEALED)}, m.seal,
+    {", ".join(f"u.{column}" for column in User.SEALED)}, u.seal
+FROM accounts_organization o
 JOIN accounts_membership m ON m.organization_id = o.id
 JOIN accounts_user u ON u.id = m.user_id
 WHERE o.id = %s AND m.user_id = %s AND m.role = ANY (%s) AND u.is_active
 """
+_MEMBERSHIP_ENDS = 2 + len(Membership.SEALED) + 1
 _SPENDERS = [role for role, scopes in SCOPES_OF_ROLE.items() if "predict" in scopes]
 
 PREDICT = frozenset({"predict"})
@@ -158,25 +164,11 @@ class Authenticator:
     async def _load_all(self, database: AsyncConnectionPool[Any], prefixes: list[str]) -> dict[str, _KeyRow]:
         async with database.connection() as connection:
             rows = await (await connection.execute(_KEY_SQL, (prefixes,))).fetchall()
+            found = {key["prefix"]: (key, row) for row in rows if (key := _sealed_key(row[3:])) is not None}
             minute_ago = datetime.now(UTC) - timedelta(minutes=1)
-            if used := [row[1] for row in rows if row[8] is None or row[8] < minute_ago]:
+            if used := [key["id"] for key, row in found.values() if row[1] is None or row[1] < minute_ago]:
                 await connection.execute(_TOUCH_SQL, (used,))
-        return {
-            row[0]: _KeyRow(
-                id=row[1],
-                digest=bytes(row[2]),
-                organization_id=row[3],
-                organization_slug=row[4],
-                scopes=tuple(row[5]),
-                expires_at=row[6],
-                revoked_at=row[7],
-                guards=Policy.of(row[9]),
-                networks=networks_of(row[10]),
-                models=frozenset(row[11]),
-                is_suspended=row[12],
-            )
-            for row in rows
-        }
+        return {prefix: _key_row(key, slug=row[0], is_suspended=row[2]) for prefix, (key, row) in found.items()}
 
     async def _playground(self, database: AsyncConnectionPool[Any], token: str) -> Principal:
         claims = verify_playground_token(token)
@@ -185,9 +177,35 @@ class Authenticator:
             row = await found.fetchone()
         if row is None:
             raise unauthorized("You are no longer a member of this organization who may spend its money.")
+        Membership.sealed_row(row[2:_MEMBERSHIP_ENDS])
+        User.sealed_row(row[_MEMBERSHIP_ENDS:])
         if row[1]:
             raise suspended()
         return Principal(claims.organization_id, row[0], None)
+
+
+def _sealed_key(row: Sequence[Any]) -> dict[str, Any] | None:
+    """Return the columns of a key, or None for one that the platform did not make as it is: there is no such key."""
+    try:
+        return ApiKey.sealed_row(row)
+    except SealBroken:
+        return None
+
+
+def _key_row(key: dict[str, Any], *, slug: str, is_suspended: bool) -> _KeyRow:
+    return _KeyRow(
+        id=key["id"],
+        digest=bytes(key["digest"]),
+        organization_id=key["organization_id"],
+        organization_slug=slug,
+        scopes=tuple(key["scopes"]),
+        expires_at=key["expires_at"],
+        revoked_at=key["revoked_at"],
+        guards=Policy.of(key["guards"]),
+        networks=networks_of(key["allowed_networks"]),
+        models=frozenset(key["allowed_models"]),
+        is_suspended=is_suspended,
+    )
 
 
 def _principal_of(row: _KeyRow, scopes: frozenset[str] = PREDICT) -> Principal:

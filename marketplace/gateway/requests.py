@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from marketplace.gateway.bounds import MAX_EMBEDDINGS, chat_bound, prompt_bounds
-from marketplace.gateway.errors import bad_request
+from marketplace.gateway.errors import bad_request, model_named, require_fields
 from marketplace.gateway.json_bodies import json_object
-from protocol.errors import ProtocolError
 from protocol.latency import CLASS_OF_TIER, LatencyClass
-from protocol.names import ModelName, parse_model_name
+from protocol.names import ModelName
 
 DEFAULT_MAX_TOKENS = 512  # of a request that names no limit, for a model without a contract; documented in docs/api.md
 MOST_MAX_TOKENS = 1_000_000
@@ -79,6 +78,7 @@ def parse_prediction_request(
 ) -> PredictionRequest:
     """Raises Refusal 400 naming the field or header."""
     data = json_object(body)
+    require_fields("embeddings" if embedding else "chat" if chat else "completions", data)
     if embedding:
         return _embedding_request(data, headers)
     options = data.get("stream_options") or {}
@@ -89,7 +89,7 @@ def parse_prediction_request(
     if choices * len(bounds) > MAX_CHOICES:
         raise bad_request(f"A request may make at most {MAX_CHOICES} completions, over all its prompts.", "n")
     return PredictionRequest(
-        model=_model_name(data),
+        model=model_named(data.get("model")),
         stream=_boolean(data, "stream"),
         include_usage=_boolean(options, "include_usage"),
         max_tokens=_max_tokens(data, least=0 if not chat and data.get("echo") is True else 1),
@@ -106,7 +106,7 @@ def parse_prediction_request(
 
 def _embedding_request(data: dict[str, Any], headers: Mapping[bytes, bytes]) -> PredictionRequest:
     return PredictionRequest(
-        model=_model_name(data),
+        model=model_named(data.get("model")),
         stream=False,
         include_usage=False,
         max_tokens=0,
@@ -117,13 +117,6 @@ def _embedding_request(data: dict[str, Any], headers: Mapping[bytes, bytes]) -> 
         on_budget="refuse",
         embedding=True,
     )
-
-
-def _model_name(data: dict[str, Any]) -> ModelName:
-    try:
-        return parse_model_name(data.get("model"))
-    except ProtocolError:
-        raise bad_request("`model` must be 'organization/model' or 'organization/model@version'.", "model") from None
 
 
 def _latency_class(data: dict[str, Any]) -> LatencyClass:

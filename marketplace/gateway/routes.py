@@ -38,6 +38,7 @@ from marketplace.gateway.responses.reply import ReplyClient
 from marketplace.gateway.responses.request import parse_response_request
 from marketplace.gateway.responses.store import ResponseStore
 from marketplace.gateway.runs import Runs
+from marketplace.gateway.silence import Company, tell_late
 from marketplace.gateway.streams import relay_stream
 from marketplace.gateway.tracing import trace_of
 from marketplace.gateway.waking import Waking
@@ -120,7 +121,7 @@ class Routes:
         body = await read_body(scope, receive)
         path: str = scope["path"]
         quoting = path == "/v1/quote"
-        chat = path == CHAT_PATH or b'"messages"' in body
+        chat = path == CHAT_PATH or (quoting and b'"messages"' in body)
         embedding = path == "/v1/embeddings" or (quoting and not chat and b'"input"' in body)
         parse = functools.partial(parse_prediction_request, chat=chat and not embedding, embedding=embedding)
         request = parse(body, headers_of(scope))
@@ -228,7 +229,12 @@ class Routes:
         with client_of(prediction.id) as client:
             if offer.attack_guard is not None and not call.prediction.order.principal.measures:
                 await self._judge(call, client, headers)
-            await self._carry_out(call, client, headers)
+            try:
+                await self._carry_out(call, client, headers)
+            except Refusal as refusal:
+                if client.started:
+                    await tell_late(client, refusal, headers)
+                raise
 
     def _note_lost(self, prediction: Prediction, effect: Effect) -> None:
         """Count what the replicas that were lost before the answer began did to the call."""
@@ -247,13 +253,16 @@ class Routes:
 
     async def _carry_out(self, call: _Call, client: Client, headers: Headers) -> None:
         prediction, admission = call.prediction, call.admission
+        relaying = False
         try:
             await prediction.hold(key=call.key, replica=call.candidates[0])
             call.stopwatch.end("hold")
             headers[PREDICTION_HEADER] = str(prediction.id)
             request_id, reader = headers[REQUEST_ID_HEADER], call.candidates[0]
-            await self.prefills.before(prediction, client, call.path, reader, request_id)
-            answer = await dispatch(prediction, client, call.path, call.candidates, request_id)
+            async with Company(client, headers, stream=prediction.order.request.stream):
+                await self.prefills.before(prediction, client, call.path, reader, request_id)
+                answer = await dispatch(prediction, client, call.path, call.candidates, request_id)
+            relaying = True
             call.stopwatch.end("dispatch")
             self._note_lost(prediction, "moved")
             if isinstance(answer, WholeAnswer):
@@ -275,7 +284,7 @@ class Routes:
             raise
         except Exception:
             logger.exception("prediction %s: a fault of the gateway", prediction.id)
-            if client.started:
+            if relaying and client.started:
                 await prediction.abandon()
                 raise
             fault = unavailable("The gateway failed. Nothing was charged; try again.", code="gateway_fault")

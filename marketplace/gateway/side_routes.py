@@ -17,8 +17,6 @@ from marketplace.gateway.responses.kept import kept_answer
 from marketplace.gateway.responses.store import ResponseStore
 from marketplace.gateway.routes import Headers, Routes
 from marketplace.gateway.thumbs import give_thumb
-from protocol.errors import ProtocolError
-from protocol.names import parse_model_name
 from protocol.request_ids import REQUEST_ID_HEADER
 
 
@@ -28,10 +26,7 @@ async def models(routes: Routes, scope: Scope, name: str, headers: Headers) -> b
     if not name:
         rows = await routes.offers.listing(database, consumer=principal)
         return orjson.dumps({"object": "list", "data": [{**row, "object": "model"} for row in rows]})
-    try:
-        model = parse_model_name(name)
-    except ProtocolError:
-        raise errors.not_found(name) from None
+    model = errors.model_named(name)
     principal.require_model(model)
     offer = await routes.offers.find(database, model, consumer=principal, calling=False)
     return orjson.dumps({"id": name, "object": "model", "created": offer.created, "owned_by": model.organization})

@@ -27,7 +27,8 @@ BROKEN = (sse.StreamBroken, ProtocolError, orjson.JSONDecodeError)
 
 async def relay_stream(prediction: Prediction, response: BegunStream, client: Client, headers: dict[str, str]) -> None:
     """Relay a streaming answer. Never refuses: once the stream has begun, an error is its last event."""
-    await client.start(200, {**STREAM_HEADERS, **headers})
+    if not client.started:
+        await client.start(200, {**STREAM_HEADERS, **headers})
     stream = _Stream(prediction, response, client)
     reading = asyncio.create_task(stream.read())
     try:

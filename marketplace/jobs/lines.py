@@ -10,13 +10,12 @@ import orjson
 
 from marketplace.jobs.endpoints import BATCH_TIER, ENDPOINTS
 from marketplace.jobs.errors import BadLines, FileTooLarge
-from protocol.errors import ProtocolError
-from protocol.names import parse_model_name
 
 MAX_BYTES = 50 * 2**20  # of one file
 MAX_LINES = 20_000
 MAX_LINE_BYTES = 2**20  # as a request of /v1
 MAX_CUSTOM_ID = 200
+MAX_MODEL_NAME = 200  # characters; those of models here are shorter
 MOST_NAMED = 20  # bad lines that a refusal names
 
 _TOO_LONG = f"longer than {MAX_LINE_BYTES // 2**10:,} KiB"
@@ -61,13 +60,15 @@ def parse_line(number: int, raw: bytes) -> Line:
 
 
 def check_body(endpoint: str, body: Any) -> str:
-    """Return the model that a body asks. Raises LineError for one that is refused in any case."""
+    """Return the model that a body asks, which may be one that does not exist.
+
+    Raises LineError for a body that is refused in any case.
+    """
     if not isinstance(body, dict):
         raise LineError("`body` must be an object")
-    try:
-        name = str(parse_model_name(body.get("model")))
-    except ProtocolError:
-        raise LineError("`body.model` must be organization/model or organization/model@version") from None
+    name = body.get("model")
+    if not isinstance(name, str) or not 1 <= len(name) <= MAX_MODEL_NAME:
+        raise LineError("`body.model` must be organization/model or organization/model@version")
     if not body.get(ENDPOINTS[endpoint]):
         raise LineError(f"`body.{ENDPOINTS[endpoint]}` is missing")
     if body.get("stream"):

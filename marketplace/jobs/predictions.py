@@ -11,7 +11,7 @@ import orjson
 from django.db import transaction
 from django.utils import timezone
 
-from marketplace.accounts.errors import Conflict, InvalidInput
+from marketplace.accounts.errors import Conflict, InvalidInput, NotFound
 from marketplace.accounts.features import require_on
 from marketplace.accounts.locks import lock_organization
 from marketplace.accounts.models import ApiKey, Organization
@@ -22,6 +22,8 @@ from marketplace.jobs.lines import LineError, body_bytes, check_body
 from marketplace.jobs.models import AsyncPrediction, Call
 from marketplace.jobs.queue import wake
 from marketplace.vault.ciphers import cipher_of
+from protocol.errors import ProtocolError
+from protocol.names import parse_model_name
 
 KEPT = timedelta(days=7)
 TRIED_FOR = timedelta(hours=1)  # while the platform is busy or away
@@ -40,15 +42,21 @@ def create_prediction(
 ) -> AsyncPrediction:
     """Take a prediction that a worker makes at once. A `job_id` that was used before gives its prediction.
 
-    Raises InvalidInput, TooMuchOpen, Refusal 422 for an id that came with another request.
+    Raises InvalidInput, NotFound for a name that no model can have, TooMuchOpen, Refusal 422 for an id that came with
+    another request.
     """
     if endpoint not in ENDPOINTS:
         raise InvalidInput(f"must be one of {', '.join(ENDPOINTS)}", field="endpoint")
     try:
-        check_body(endpoint, body)
+        model = check_body(endpoint, body)
         content = body_bytes(body)
     except LineError as error:
         raise InvalidInput(str(error), field="body") from None
+    try:
+        parse_model_name(model)
+    except ProtocolError:
+        message = f"The model {model!r} does not exist or is not for sale to you."
+        raise NotFound(message, code="model_not_found", field="model") from None
     number = job_id or uuid4()
     digest = hashlib.sha256(b"\0".join((endpoint.encode(), b"1" if webhook else b"0", content))).digest()
     lock_organization(organization.pk)

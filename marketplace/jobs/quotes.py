@@ -20,6 +20,7 @@ from marketplace.jobs.errors import TooManyModels
 from marketplace.jobs.lines import Line, numbered, parse_line
 from marketplace.jobs.models import File
 from marketplace.vault.ciphers import cipher_of
+from protocol.errors import ProtocolError
 from protocol.names import parse_model_name
 
 LATENCY_CLASS = "batch"
@@ -117,7 +118,10 @@ def _sum(lines: Iterable[Line], terms_of: Callable[[str], _Terms | None]) -> Quo
 
 
 def _terms(organization: Organization, name: str, url: str) -> _Terms | None:
-    parsed = parse_model_name(name)
+    try:
+        parsed = parse_model_name(name)
+    except ProtocolError:
+        return None
     model = catalog.visible_model(org_slug=parsed.organization, slug=parsed.slug, viewer=organization)
     version = catalog.published_version(org_slug=parsed.organization, slug=parsed.slug, number=parsed.version)
     price = None if version is None else catalog.price_of(version=version)

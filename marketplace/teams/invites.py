@@ -140,7 +140,9 @@ def accept(*, token: str, user: User) -> Membership:
     )
     row.accepted_at = timezone.now()
     row.save(update_fields=["accepted_at"])
-    EmailAddress.objects.filter(user=user, email__iexact=row.email).update(verified=True)
+    for address in EmailAddress.objects.filter(user=user, email__iexact=row.email):
+        address.verified = True
+        address.save(update_fields=["verified"])
     if is_new:
         audit.record(
             organization=organization,
@@ -172,7 +174,7 @@ def _open(organization: Organization, invite_id: UUID, *, including_expired: boo
 
 
 def _has_address(user: User, email: str) -> bool:
-    return EmailAddress.objects.filter(user=user, email__iexact=email).exists()
+    return bool(list(EmailAddress.objects.filter(user=user, email__iexact=email)))  # loaded, which checks their seals
 
 
 def _spend_mail(organization: Organization) -> None:

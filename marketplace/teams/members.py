@@ -139,7 +139,8 @@ def member(*, organization: Organization, user: User) -> Membership:
 
 def role_of(*, organization: Organization, user: User) -> str | None:
     """Return the role of a user in the organization, or None."""
-    return Membership.objects.filter(organization=organization, user=user).values_list("role", flat=True).first()
+    found = Membership.objects.filter(organization=organization, user=user).first()
+    return None if found is None else found.role
 
 
 def _take_out(membership: Membership, act: str) -> None:

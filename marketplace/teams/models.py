@@ -9,10 +9,23 @@ from django.conf import settings
 from django.db import models
 
 from marketplace.accounts.models import Membership, Organization
+from marketplace.accounts.seals import SealedModel
 
 
-class Invite(models.Model):
+class Invite(SealedModel):
     """A link by which one address joins an organization. Only the digest of the link's token is stored."""
+
+    SEALED: ClassVar = (
+        "id",
+        "organization_id",
+        "email",
+        "role",
+        "digest",
+        "invited_by_id",
+        "expires_at",
+        "accepted_at",
+        "revoked_at",
+    )
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     organization = models.ForeignKey(Organization, on_delete=models.CASCADE, related_name="invites")
@@ -47,8 +60,10 @@ class InviteMail(models.Model):
         indexes: ClassVar = [models.Index(fields=["organization", "sent_at"], name="invite_mails_of_a_day")]
 
 
-class Transfer(models.Model):
+class Transfer(SealedModel):
     """An owner's offer that another member becomes owner instead. It exists until it is accepted or taken back."""
+
+    SEALED: ClassVar = ("organization_id", "offered_by_id", "offered_to_id", "expires_at")
 
     organization = models.OneToOneField(Organization, on_delete=models.CASCADE, related_name="transfer")
     offered_by = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")

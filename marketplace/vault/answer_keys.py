@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
-from marketplace.vault.keys import root_key
+from marketplace.accounts.seals import root_key
 from sealed_weights import AuthenticationError, generate_key
 from sealed_weights.keys import KEY_SIZE
 

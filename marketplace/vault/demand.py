@@ -16,7 +16,7 @@ from billing.ledger import record_incident
 from billing.models import Incident
 from billing.selectors import open_hold_exists
 from marketplace.catalog.models import Version
-from marketplace.vault.errors import NoDemand, ReleaseBudgetSpent, ReleaseDenied
+from marketplace.vault.errors import NoDemand, ReleaseBudgetSpent, ReleaseDenied, SessionRefused
 from marketplace.vault.locks import lock_enrolled_replica
 from marketplace.vault.models import Release, ReleaseOrder, Replica
 
@@ -39,19 +39,22 @@ def require_demand(*, version: Version, replica: Replica, purpose: str) -> None:
     kind = ReleaseOrder.Kind.VERIFY if purpose == Release.Purpose.VERIFY else ReleaseOrder.Kind.PREFETCH
     ordered = ReleaseOrder.objects.filter(
         replica=replica, digest=version.package_digest, kind=kind, expires_at__gt=timezone.now()
-    ).exists()
+    ).first()  # loaded, which checks its seal
     if ordered or (purpose == Release.Purpose.SERVE and open_hold_exists(version_id=version.pk, replica_id=replica.pk)):
         return
     raise NoDemand("nothing on this replica needs this key: no open prediction, and no order of the platform")
 
 
 def require_budget(*, replica: Replica) -> None:
-    """Raise ReleaseBudgetSpent if the replica was lent as many keys within an hour as it may be, over all its boots.
+    """Raise SessionRefused for a replica that staff did not enrol, or revoked; ReleaseBudgetSpent if it was lent as
+    many keys within an hour as it may be, over all its boots.
 
     The replica's enrolment stays locked to the end of the transaction, so that its requests are counted one at a time.
     """
     known = lock_enrolled_replica(replica.name)
-    limit = known.releases_per_hour if known else 0
+    if known is None or known.identity_public_key is None or known.revoked_at is not None:
+        raise SessionRefused("no replica of this name is enrolled; register again")
+    limit = known.releases_per_hour
     since = time.time_ns() // 1000 - HOUR_US
     lent = Release.objects.filter(replica__name=replica.name, released_at_us__gte=since)[: limit + 1].count()
     if lent >= limit:

@@ -8,26 +8,19 @@ from __future__ import annotations
 import math
 import threading
 from dataclasses import dataclass
-from functools import cache
 from uuid import UUID
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from django.conf import settings
 
+from marketplace.accounts.seals import root_key
 from marketplace.vault.errors import NotBootstrapped
 from marketplace.vault.models import PlatformKey
 from protocol.encoding import encode_base64url
 from protocol.proofs.keys import PublishedKey
-from sealed_weights import FileKeyProvider, PlatformKeypair
+from sealed_weights import PlatformKeypair
 
 _lock = threading.Lock()
 _loaded: dict[tuple[str, UUID], bytearray] = {}
-
-
-@cache
-def root_key() -> FileKeyProvider:
-    """Return the provider of the root key (settings.ENV.root_key_file); raises `KeyFileError`."""
-    return FileKeyProvider(settings.ENV.root_key_file)
 
 
 def platform_key_context(purpose: str, key_id: UUID) -> dict[str, str]:

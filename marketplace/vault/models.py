@@ -8,15 +8,28 @@ from typing import ClassVar
 
 from django.db import models
 from django.db.models.functions import Now
+from django.utils import timezone
 
 from marketplace.accounts.models import Organization
+from marketplace.accounts.seals import SealedModel
 from protocol.replicas import LEASE_SECONDS
 
 LEASE_LASTS = timedelta(seconds=LEASE_SECONDS)
 
 
-class PlatformKey(models.Model):
+class PlatformKey(SealedModel):
     """The platform's own key pairs. The newest unretired row of a purpose is used; older ones still verify."""
+
+    SEALED: ClassVar = (
+        "id",
+        "purpose",
+        "public_key",
+        "wrapped_private_key",
+        "created_at",
+        "retired_at",
+        "endorsed_by_id",
+        "endorsement",
+    )
 
     class Purpose(models.TextChoices):
         INTAKE = "intake"  # HPKE MLKEM768-X25519: creators wrap data keys to it
@@ -28,15 +41,17 @@ class PlatformKey(models.Model):
     purpose = models.CharField(max_length=8, choices=Purpose)
     public_key = models.BinaryField()
     wrapped_private_key = models.BinaryField()  # by the root key, context = purpose and id
-    created_at = models.DateTimeField(auto_now_add=True)
+    created_at = models.DateTimeField(default=timezone.now)
     retired_at = models.DateTimeField(null=True, blank=True)
     # A later receipt key is signed by the one before it (protocol/proofs/keys.py).
     endorsed_by = models.ForeignKey("self", on_delete=models.PROTECT, null=True, blank=True, related_name="+")
     endorsement = models.BinaryField(max_length=64, null=True)
 
 
-class SigningKey(models.Model):
+class SigningKey(SealedModel):
     """A creator's Ed25519 public key; its private half never leaves the creator's machine."""
+
+    SEALED: ClassVar = ("id", "organization_id", "public_key", "revoked_at")
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="signing_keys")
@@ -72,8 +87,20 @@ class AnswerKey(models.Model):
     created_at = models.DateTimeField(db_default=Now())
 
 
-class FleetCredential(models.Model):
+class FleetCredential(SealedModel):
     """A pool that staff allowed: its replicas enrol themselves under names `pool-node-slot`, so many at once."""
+
+    SEALED: ClassVar = (
+        "pool",
+        "base_model_id",
+        "network",
+        "replicas",
+        "builds",
+        "releases_per_hour",
+        "credential_digest",
+        "issued_at",
+        "revoked_at",
+    )
 
     pool = models.CharField(max_length=40, primary_key=True)
     base_model = models.ForeignKey("catalog.BaseModel", on_delete=models.PROTECT, related_name="+")
@@ -86,11 +113,24 @@ class FleetCredential(models.Model):
     revoked_at = models.DateTimeField(null=True, blank=True)
 
 
-class EnrolledReplica(models.Model):
+class EnrolledReplica(SealedModel):
     """A replica that staff allowed: the name, base model, host and builds it may register with.
 
     Staff issue a credential, which the replica trades once for its identity; every boot signs with that.
     """
+
+    SEALED: ClassVar = (
+        "name",
+        "fleet_id",
+        "base_model_id",
+        "host",
+        "builds",
+        "releases_per_hour",
+        "credential_digest",
+        "credential_expires_at",
+        "identity_public_key",
+        "revoked_at",
+    )
 
     name = models.CharField(max_length=100, primary_key=True)
     # The pool whose credential enrolled it, from which its terms come; None: it has a credential of its own.
@@ -108,8 +148,21 @@ class EnrolledReplica(models.Model):
     drained_at = models.DateTimeField(null=True, blank=True)  # staff send it no new work since then
 
 
-class Replica(models.Model):
+class Replica(SealedModel):
     """One boot of one serving process. A restart registers a new row, with new keys."""
+
+    SEALED: ClassVar = (
+        "id",
+        "name",
+        "url",
+        "base_fingerprint",
+        "hpke_public_key",
+        "receipt_public_key",
+        "evidence",
+        "session_digest",
+        "role",
+        "transfer_url",
+    )
 
     class Role(models.TextChoices):
         BOTH = "both"
@@ -239,8 +292,10 @@ class Lease(models.Model):
         return ends if self.expires_at is None else self.expires_at
 
 
-class ReleaseOrder(models.Model):
+class ReleaseOrder(SealedModel):
     """The platform asked this replica to verify or prefetch a package, so that it may ask for the key until then."""
+
+    SEALED: ClassVar = ("replica_id", "digest", "kind", "expires_at")
 
     class Kind(models.TextChoices):
         VERIFY = "verify"

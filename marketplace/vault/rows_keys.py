@@ -6,6 +6,7 @@ from uuid import UUID
 
 from django.db import transaction
 
+from marketplace.accounts.seals import root_key
 from marketplace.catalog.models import Model, Version
 from marketplace.vault import keys
 from marketplace.vault.errors import UnknownPackage
@@ -43,7 +44,7 @@ def release_rows_key(*, version: Version, set_id: UUID, wrapped_key: bytes, dige
             key_fingerprint=holder,
             replica=None,
         )
-    kek = open_creator_kek(keys.root_key(), bytes(creator_key.wrapped_key), version.model.organization_id)
+    kek = open_creator_kek(root_key(), bytes(creator_key.wrapped_key), version.model.organization_id)
     try:
         return unwrap_key(kek, wrapped_key, _context(set_id, digest))
     finally:

@@ -18,6 +18,7 @@ from marketplace.accounts import audit
 from marketplace.accounts.errors import Conflict, InvalidInput, NotAllowed
 from marketplace.accounts.locks import lock_organization
 from marketplace.accounts.models import Organization
+from marketplace.accounts.seals import root_key
 from marketplace.catalog.models import Model, Version
 from marketplace.vault import keys
 from marketplace.vault.attestation import evidence_hash
@@ -87,7 +88,7 @@ def _make_platform_key(purpose: str) -> PlatformKey:
     pair = PlatformKeypair.generate() if purpose == PlatformKey.Purpose.INTAKE else _SigningKeypair()
     private = bytearray(pair.private_bytes())
     try:
-        wrapped = keys.root_key().wrap(private, keys.platform_key_context(purpose, key_id))
+        wrapped = root_key().wrap(private, keys.platform_key_context(purpose, key_id))
     finally:
         wipe(private)
     return PlatformKey.objects.create(
@@ -156,9 +157,9 @@ def _open_intake(*, model: Model, number: int, wrapped: bytes, digest: str) -> b
 def _creator_kek(creator: Organization) -> bytearray:
     row = CreatorKey.objects.filter(organization=creator).first()
     if row is None:
-        wrapped = create_creator_kek(keys.root_key(), creator.pk)
+        wrapped = create_creator_kek(root_key(), creator.pk)
         row, _ = CreatorKey.objects.get_or_create(organization=creator, defaults={"wrapped_key": wrapped})
-    return open_creator_kek(keys.root_key(), bytes(row.wrapped_key), creator.pk)
+    return open_creator_kek(root_key(), bytes(row.wrapped_key), creator.pk)
 
 
 def _data_key_context(version: Version, digest: str) -> dict[str, str]:
@@ -188,7 +189,7 @@ def release_key(*, replica: Replica, digest: str, purpose: str) -> SealedLease:
         expires_at=int((timezone.now() + LEASE_LASTS).timestamp()),
         evidence_hash=evidence_hash(replica.evidence),
     )
-    kek = open_creator_kek(keys.root_key(), bytes(creator_key.wrapped_key), version.model.organization_id)
+    kek = open_creator_kek(root_key(), bytes(creator_key.wrapped_key), version.model.organization_id)
     try:
         dek = unwrap_key(kek, bytes(data_key.wrapped_key), _data_key_context(version, digest))
         try:

@@ -17,7 +17,7 @@ import orjson
 from django.db import connection, transaction
 
 from marketplace.vault.errors import SessionRefused
-from marketplace.vault.models import Replica
+from marketplace.vault.models import PlatformKey, Replica
 from marketplace.vault.policies import ENDED_STATES, WHY_LENT
 from protocol.replicas import LEASE_SECONDS
 
@@ -63,8 +63,12 @@ WHERE l.release_id = r.id AND r.replica_id = b.replica AND r.digest = b.digest A
 """
 # A connection that its replica closed: another boot of the name need not wait.
 LEFT_SQL = "UPDATE vault_replica SET left_at = now() WHERE id = %s AND gone_at IS NULL AND session_digest = %s"
-TICKET_KEYS_SQL = "SELECT id, public_key FROM vault_platformkey WHERE purpose = 'ticket' AND retired_at IS NULL"
-SESSION_SQL = "SELECT id, name FROM vault_replica WHERE session_digest = %s AND gone_at IS NULL"
+TICKET_KEYS_SQL = f"""
+SELECT {", ".join(PlatformKey.SEALED)}, seal FROM vault_platformkey WHERE purpose = 'ticket' AND retired_at IS NULL
+"""
+SESSION_SQL = f"""
+SELECT {", ".join(Replica.SEALED)}, seal FROM vault_replica WHERE session_digest = %s AND gone_at IS NULL
+"""
 
 _PURPOSES, _STATES = zip(*((purpose, state) for purpose, states in WHY_LENT.items() for state in states), strict=True)
 ALLOWED: dict[str, Any] = {

@@ -12,7 +12,7 @@ from django.core.cache import cache
 from django.utils import timezone
 
 from marketplace.catalog.models import Version
-from marketplace.vault import absences, enrolment, replica_client
+from marketplace.vault import absences, custody_checks, enrolment, replica_client
 from marketplace.vault.errors import ReplicaCallFailed
 from marketplace.vault.hand_over import hand_over_conversations
 from marketplace.vault.holders import record_confirmations, unconfirmed_replicas
@@ -131,6 +131,12 @@ def _forget_at(address: ReplicaAddress, organization_id: str, signer: TicketSign
 def mark_silent_replicas() -> int:
     """Mark replicas gone that were silent for half a minute."""
     return enrolment.mark_silent_replicas()
+
+
+@shared_task(name="marketplace.vault.tasks.check_custody")
+def check_custody() -> int:
+    """Check every creator's chain of releases and every row that carries authority; tell staff of what was changed."""
+    return custody_checks.check_custody()
 
 
 @shared_task(name="marketplace.vault.tasks.mark_lost_names")

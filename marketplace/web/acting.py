@@ -75,8 +75,9 @@ def acting_of(request: HttpRequest) -> Acting | None:
     if hasattr(request, "_acting"):
         known: Acting | None = request._acting
         return known
+    acting: Acting | None = None
+    request._acting = acting  # type: ignore[attr-defined]  # for the page about a membership that is not sealed, too
     memberships = list(selectors.memberships_of(user=request.user))
-    acting = None
     if memberships:
         wanted = request.session.get(SESSION_KEY)
         current = _chosen(memberships, wanted)

@@ -8,7 +8,7 @@ from django import forms
 from django.core.files.uploadedfile import UploadedFile
 
 from billing.disputes.evidence import FILES, MAX_FILES_BYTES, MAX_TEXT, TEXTS, EvidenceFile
-from billing.models import Dispute, PaymentDetail
+from billing.models import BillingProfile, Dispute, PaymentDetail
 from billing.rollups.usage import usage_summary
 from marketplace.web.forms import PlainForm
 from marketplace.web.templatetags.intarsia import usd
@@ -64,6 +64,7 @@ def suggested_texts(dispute: Dispute) -> dict[str, str]:
     """Return what the platform knows for the bank: who paid, what was sold, and its use since, day by day."""
     top_up = dispute.top_up
     detail = PaymentDetail.objects.filter(top_up=top_up).first()
+    profile = BillingProfile.objects.filter(organization=top_up.organization_id).first()
     payer = (detail.payer if detail else None) or {}
     used = usage_summary(top_up.organization, group_by=["day", "model"], since=top_up.credited_at)
     lines = [f"{one.day}  {one.model_name}  {one.predictions}  {usd(one.cost_nano_usd)}" for one in used]
@@ -71,8 +72,8 @@ def suggested_texts(dispute: Dispute) -> dict[str, str]:
     log = ["Day (UTC), model, predictions, cost:", *lines[:MOST_LINES]] if lines else []
     return {
         "product_description": PRODUCT,
-        "customer_name": payer.get("name") or top_up.organization.name,
-        "customer_email_address": payer.get("email", ""),
+        "customer_name": payer.get("name") or (profile.legal_name if profile else "") or top_up.organization.name,
+        "customer_email_address": payer.get("email") or (profile.email if profile else ""),
         "service_date": " to ".join(dict.fromkeys([days[0], days[-1]])) if days else "",
         "access_activity_log": "\n".join(log),
         "refund_policy_disclosure": REFUNDS,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,6 +101,37 @@ def _positive(config: Mapping[str, Any], key: str) -> int:
     return value
 
 
+WEIGHT_INDEX = "model.safetensors.index.json"
+_SHARD = re.compile(r"(.+)-[0-9]{5}-of-([0-9]{5})\.safetensors")
+
+
+def weight_files(hf_dir: Path) -> list[Path]:
+    """Return the `*.safetensors` files of a base model's folder, by name.
+
+    Raises `FormatError` if there is none, or one of several is missing: the rest is another model, or none.
+    """
+    found = sorted(hf_dir.glob("*.safetensors"), key=lambda path: path.name)
+    if not found:
+        raise FormatError("base model: no .safetensors file in its folder")
+    names = {path.name for path in found}
+    wanted = set[str]()
+    for match in filter(None, map(_SHARD.fullmatch, names)):
+        stem, total = match[1], int(match[2])
+        wanted |= {f"{stem}-{number:05d}-of-{match[2]}.safetensors" for number in range(1, total + 1)}
+    try:
+        index = parse_object((hf_dir / WEIGHT_INDEX).read_bytes(), 64 << 20)
+    except FileNotFoundError:
+        index = {}
+    except (OSError, JsonRuleError) as error:
+        raise FormatError(f"{WEIGHT_INDEX}: cannot be read: {error}") from None
+    placed = index.get("weight_map", {})
+    wanted |= {str(name) for name in placed.values()} if isinstance(placed, dict) else set()
+    if missing := sorted(wanted - names):
+        more = f" and {len(missing) - 1} more" if missing[1:] else ""
+        raise FormatError(f"{missing[0]}{more}: missing in the base model's folder; download all parts of the model")
+    return found
+
+
 def base_fingerprint(hf_dir: Path) -> bytes:
     """32-byte identity of the base model in a Hugging Face folder: its architecture and every byte of its weights.
 
@@ -112,9 +144,7 @@ def base_fingerprint(hf_dir: Path) -> bytes:
         raise FormatError(f"config.json: cannot be read ({error.strerror})") from None
     except JsonRuleError as error:
         raise FormatError(f"config.json: {error}") from None
-    weights = sorted(hf_dir.glob("*.safetensors"), key=lambda path: path.name)
-    if not weights:
-        raise FormatError("base model: no .safetensors file in its folder")
+    weights = weight_files(hf_dir)
     fields: list[bytes | str] = [json.dumps(_architecture(config), sort_keys=True, separators=(",", ":"))]
     for path in weights:
         fields += [path.name, _file_sha256(path)]

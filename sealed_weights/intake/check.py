@@ -110,6 +110,10 @@ def _check_folder(folder: Path) -> None:
         for name, rule in _OTHER_FORMATS.items():
             if (folder / name).exists():
                 raise IntakeError(name, rule)
+    if parts := sorted(path.name for path in folder.glob("adapter_model-*-of-*.safetensors")):
+        raise IntakeError(
+            parts[0], f"is one part of an adapter: save all of it as {TENSORS_NAME}, without max_shard_size"
+        )
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from serving.adapters.gate import Pause, go_on
 from serving.adapters.names import ADAPTER_NAME, parse_model_name
 from serving.adapters.peft import PeftReader
 from serving.core import AdapterRef
-from serving.errors import AdapterUnavailable
+from serving.errors import AdapterUnavailable, ConfigError
 from serving.memory import mapped
 
 CONFIG_FILE, TENSORS_FILE = "adapter_config.json", "adapter_model.safetensors"
@@ -49,6 +49,21 @@ class DirectoryAdapterSource:
             p.name for p in self._folder.iterdir() if ADAPTER_NAME.fullmatch(p.name) and (p / CONFIG_FILE).is_file()
         )
 
+    def check_names(self, reserved: str) -> None:
+        """Raise ConfigError if an adapter folder has a name by which it could not be called, or the `reserved` one."""
+        if self._folder is None:
+            return
+        found = sorted(p.name for p in self._folder.iterdir() if p.name[0] != "." and (p / CONFIG_FILE).is_file())
+        if reserved in found:
+            raise ConfigError(
+                f"{self._folder / reserved}: {reserved!r} is the name of the bare base; rename the folder"
+            )
+        if wrong := [name for name in found if not ADAPTER_NAME.fullmatch(name)]:
+            raise ConfigError(
+                f"{self._folder / wrong[0]}: an adapter's name has up to 128 letters, digits, '.', '_' and '-', "
+                "the first a letter or digit; rename the folder"
+            )
+
     def resolve(self, name: str) -> str | None:
         """Return the digest of the adapter called `name`, or None. Reads the disk: call it off the event loop."""
         if self._folder is None or not ADAPTER_NAME.fullmatch(name):
@@ -62,15 +77,16 @@ class DirectoryAdapterSource:
             self._paths[digest] = path
         return digest
 
-    def resolve_model(self, name: str) -> AdapterRef | None:
-        """Return the adapter or the blend (`a:0.7+b:0.3`) called `name`; None if a part does not exist.
+    def resolve_model(self, name: str, reserved: str = "") -> AdapterRef | None:
+        """Return the adapter or the blend (`a:0.7+b:0.3`) called `name`; None if a part does not exist, or has the
+        `reserved` name, which a folder may have got after the start.
 
         Reads the disk like `resolve`. Raises ValueError where `name` is neither (`parse_model_name`,
         `AdapterRef.blend`).
         """
         parts = []
         for adapter, weight in parse_model_name(name):
-            digest = self.resolve(adapter)
+            digest = None if adapter == reserved else self.resolve(adapter)
             if digest is None:
                 return None
             parts.append((digest, weight))

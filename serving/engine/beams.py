@@ -136,8 +136,13 @@ class BeamGroup:
         return child
 
     def _answer(self) -> Delta:
-        deltas = [self._delta(hypothesis) for hypothesis in self._search.complete[: self._beam.returned]]
-        return replace(deltas[0], others=tuple(deltas[1:]))
+        """Return the likeliest completions. A grammar allows texts: one text in several tokens is one answer."""
+        deltas = [self._delta(hypothesis) for hypothesis in self._search.complete]
+        if self.leader.request.sampling.constraint is not None:
+            texts = {delta.text: delta for delta in reversed(deltas)}  # the likeliest spelling of each stays
+            deltas = [delta for delta in deltas if texts[delta.text] is delta]
+        best, *others = deltas[: self._beam.returned]
+        return replace(best, others=tuple(others))
 
     def _delta(self, hypothesis: Hypothesis) -> Delta:
         request = self.leader.request

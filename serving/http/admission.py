@@ -36,7 +36,8 @@ class Admission:
     stop_at_grant: a completion that ends because max_tokens is less than its body asks for ends with "budget"
     contract: the package whose contract holds, where the adapter is none: the bare base answers as its adapter would
     teaches: the platform's own call: every scope's drafts may come from its answer
-    signs_of_life: the caller wants a byte each second from the first second of silence on (`keep_alive.py`)
+    signs_of_life: the caller wants a byte each second from the first second of silence on (`keep_alive.py`), also
+    before a whole answer; a stream has them for every caller
     conversation: key of what the turns of a conversation share
     stopped: set when the request was cancelled; it may not be in the engine yet
     prompt_alone: the prompt is computed for another replica, and nothing is generated
@@ -134,6 +135,8 @@ class InsecureAuthorizer:
     BASE = "base"
 
     def __init__(self, source: DirectoryAdapterSource, timeout_s: float) -> None:
+        """Raise ConfigError for a folder whose name means something else."""
+        source.check_names(self.BASE)
         self._source, self._timeout = source, timeout_s
 
     async def authorize(self, request: IncomingRequest) -> Admission:
@@ -141,7 +144,7 @@ class InsecureAuthorizer:
         adapter = AdapterRef()
         if name != self.BASE:
             try:
-                found = await asyncio.to_thread(self._source.resolve_model, name)
+                found = await asyncio.to_thread(self._source.resolve_model, name, self.BASE)
             except ValueError:  # not a known name
                 found = None
             if found is None:
@@ -151,4 +154,5 @@ class InsecureAuthorizer:
         return Admission(str(uuid.uuid4()), "anyone", "anyone", adapter, deadline)
 
     async def model_names(self) -> list[str]:
-        return [self.BASE, *await asyncio.to_thread(self._source.names)]
+        names = await asyncio.to_thread(self._source.names)
+        return [self.BASE, *(name for name in names if name != self.BASE)]

@@ -17,11 +17,11 @@ class CallJudge:
 
     def __init__(self, use: ToolUse, grammars: TenantGrammars) -> None:
         self._tools = {tool.name: tool for tool in use.callable}
-        self._grammars = grammars
+        self._forced, self._grammars = use.forced, grammars
 
     async def fit(self, text: str) -> bool | None:
         """Return whether all calls in a text fit; None where there is none, or it cannot be told in time."""
-        found = _calls(text)
+        found = _calls(text, forced=self._forced)
         if not found:
             return None
         try:
@@ -44,12 +44,12 @@ class CallJudge:
         return await self._grammars.follows(json.dumps(tool.argument_schema), arguments)
 
 
-def _calls(text: str) -> list[tuple[str, str]]:
+def _calls(text: str, *, forced: bool) -> list[tuple[str, str]]:
     """Return name and arguments of each call in a text."""
-    parser = ToolCallParser()
+    parser = ToolCallParser(forced=forced)
     names: list[str] = []
     arguments: dict[int, str] = {}
-    for event in [*parser.push(text), *parser.finish()]:
+    for event in [*parser.push(text), *parser.finish(cut=False)]:
         if isinstance(event, CallStart):
             names.append(event.name)
             arguments[event.index] = ""

@@ -125,6 +125,7 @@ class CompletionEndpoint(Endpoint[Generation]):
             echo=echo,
             first_tokens=first_tokens,
             tools=use.parses,
+            forced=use.forced,
             named=use.named,
             service_tier=body.service_tier,
             logprobs=parameters.logprob_count(body) is not None,

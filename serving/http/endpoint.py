@@ -17,12 +17,11 @@ from serving.constraints import GrammarCompiler
 from serving.core import Request, Usage
 from serving.engine import Engine
 from serving.errors import EngineError
-from serving.http import schema
+from serving.http import keep_alive, schema
 from serving.http.admission import Admission, CompletionObserver, IncomingRequest, RequestAuthorizer
 from serving.http.call_judge import CallJudge
 from serving.http.contracts import ContractDesk
 from serving.http.errors import ApiError, from_engine, json_response
-from serving.http.keep_alive import KeptAlive
 from serving.http.metrics import Metrics
 from serving.http.prompts import Prompt, PromptReader
 from serving.http.sizes import AnswerSizes
@@ -67,7 +66,7 @@ class Endpoint(ABC, Generic[schema.Body]):
         trace = None if self.parts.spans is None else RequestTrace(self.parts.spans, self.parts.engine, scope)
         # From here to the end of the answer, the client is watched.
         gone = asyncio.create_task(wait_for_disconnect(receive))
-        alive = KeptAlive(send)
+        alive = keep_alive.KeptAlive(send, seconds=keep_alive.ALIVE_SECONDS)
         send = alive.send
         try:
             body, work, form = await self._admit(raw, gone, scope, alive)
@@ -88,7 +87,7 @@ class Endpoint(ABC, Generic[schema.Body]):
                 trace.end()
 
     async def _admit(
-        self, raw: bytes, gone: asyncio.Task[None], scope: Scope, alive: KeptAlive
+        self, raw: bytes, gone: asyncio.Task[None], scope: Scope, alive: keep_alive.KeptAlive
     ) -> tuple[schema.Body, Work, Any]:
         """Parse, authorize and submit, unless the client hangs up. An admitted request ends with its observer told.
 
@@ -98,8 +97,9 @@ class Endpoint(ABC, Generic[schema.Body]):
         body = schema.parse(raw, self._kind)
         incoming = IncomingRequest(scope["path"], headers_of(scope), raw, body)
         admission = await unless([gone], parts.authorizer.authorize(incoming))
-        if admission.signs_of_life:
-            alive.begin(admission.request_id, stream=bool(getattr(body, "stream", False)))
+        streams = bool(getattr(body, "stream", False))
+        if admission.signs_of_life or streams:  # a client of a stream ignores comments, whoever it is
+            alive.begin(admission.request_id, stream=streams)
         stopped = asyncio.create_task(admission.stopped.wait())
         reason = "error"
         try:

@@ -40,7 +40,8 @@ class Style:
     echo: the text of each choice's prompt, to begin the answer with
     first_tokens: the first token of each prompt that is echoed with log-probabilities; it has no log-probability
     logprobs: shown where there are any; confidence: the probability of each whole answer is shown
-    tools: calls are looked for; named: one function was named, which OpenAI ends with "stop" all the same
+    tools: calls are looked for; forced: the answer is calls alone
+    named: one function was named, which OpenAI ends with "stop" all the same
     """
 
     include_usage: bool = False
@@ -48,6 +49,7 @@ class Style:
     echo: tuple[str, ...] = ()
     first_tokens: tuple[int, ...] = ()
     tools: bool = False
+    forced: bool = False
     named: bool = False
     service_tier: str | None = None
     logprobs: bool = True
@@ -230,7 +232,7 @@ class ChatFormat(Format):
         message = self._message(said, self._events(said, delta))
         if not said.opened:
             said.opened = True
-            message = {"role": "assistant", "content": "", **message}
+            message = {"role": "assistant", "content": self._no_content(), **message}
         elif not message and not self._says_something(delta):
             return None
         return self._chunk(self._choice(index, [delta], self._reason(said, delta), delta=message))
@@ -240,7 +242,7 @@ class ChatFormat(Format):
         for index, deltas in choices.items():
             said = self._choice_said(index)
             events = [event for delta in deltas for event in self._events(said, delta)]
-            message: dict[str, Any] = {"role": "assistant", "content": "", "refusal": None}
+            message: dict[str, Any] = {"role": "assistant", "content": self._no_content(), "refusal": None}
             message |= self._message(said, events)
             for call in message.get("tool_calls", ()):
                 del call["index"]
@@ -249,16 +251,22 @@ class ChatFormat(Format):
             written.append(self._choice(index, deltas, self._reason(said, deltas[-1]), message=message))
         return self._whole(written, usage)
 
+    def _no_content(self) -> str | None:
+        """Return the content of a message before any: None where it can hold calls alone."""
+        return None if self._style.forced else ""
+
     def _choice_said(self, index: int) -> _Said:
         if index not in self._said:
-            self._said[index] = _Said(ToolCallParser() if self._style.tools else None)
+            self._said[index] = _Said(ToolCallParser(forced=self._style.forced) if self._style.tools else None)
         return self._said[index]
 
     def _events(self, said: _Said, delta: Delta) -> list[Event]:
         if said.parser is None:
             return [delta.text] if delta.text else []
         events = said.parser.push(delta.text) if delta.text else []
-        return events + said.parser.finish() if delta.finish_reason else events
+        if delta.finish_reason is None:
+            return events
+        return events + said.parser.finish(cut=delta.finish_reason != "stop")
 
     def _message(self, said: _Said, events: Sequence[Event]) -> dict[str, Any]:
         """Return the fields of a delta, or of a message, that these events make."""

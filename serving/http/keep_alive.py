@@ -1,4 +1,5 @@
-"""Signs of life of an answer that is being worked out, so that a gateway can tell waiting from silence.
+"""Signs of life of an answer that is being worked out, so that a gateway, or the client of a stream and the proxies
+between, can tell waiting from silence.
 
 A request waits for its adapter, its seat and its prefill, and a whole answer for its last token: up to minutes without
 a byte. From a second of that on, a byte goes out every second: comments in a stream, spaces before a whole answer's
@@ -27,7 +28,7 @@ class KeptAlive:
     Signs and messages never interleave. `close` in the end.
     """
 
-    def __init__(self, send: Send, *, seconds: float = ALIVE_SECONDS) -> None:
+    def __init__(self, send: Send, *, seconds: float) -> None:
         self._send, self._seconds = send, seconds
         self._lock = asyncio.Lock()
         self._sent_at = time.monotonic()

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from protocol.shares import Bound, Threads, declared
 from serving.errors import refusing
 from serving.http.errors import ApiError
-from serving.http.schema import ChatBody, CompletionBody, EmbeddingBody, Message, require
+from serving.http.schema import ChatBody, CompletionBody, EmbeddingBody, FunctionCall, Message, require
 from serving.tokenization.chat_template import ChatTemplateError
 from serving.tokenization.tokenizer import Tokenizer
 from serving.tokenization.tools import RawArguments, Tool
@@ -102,16 +102,11 @@ def chat_messages(body: ChatBody) -> list[dict[str, Any]]:
         require(message.role in _ROLES, f"{at}.role", "must be system, user, assistant or tool")
         role = "system" if message.role == "developer" else "tool" if message.role == "function" else message.role
         entry: dict[str, Any] = {"role": role, "content": _text(message, at)}
-        if message.tool_calls:
-            require(role == "assistant", f"{at}.tool_calls", "belongs to the assistant")
-            entry["tool_calls"] = [
-                {
-                    "id": call.id,
-                    "type": "function",
-                    "function": {"name": call.function.name, "arguments": _arguments(call.function.arguments)},
-                }
-                for call in message.tool_calls
-            ]
+        own = role == "assistant"  # what guards judge of others' messages is their text
+        require(own or not message.refusal, f"{at}.refusal", "belongs to the assistant")
+        require(not message.audio, f"{at}.audio", "is not supported: this model reads nothing but text")
+        if calls := _calls(message, at):
+            entry["tool_calls"] = calls
         if message.tool_call_id is not None:
             entry["tool_call_id"] = message.tool_call_id
         if message.name is not None:
@@ -120,16 +115,30 @@ def chat_messages(body: ChatBody) -> list[dict[str, Any]]:
     return out
 
 
+def _calls(message: Message, at: str) -> list[dict[str, Any]]:
+    """Return the calls of an assistant's message, in either form of OpenAI's API."""
+    field = "function_call" if message.function_call else "tool_calls"
+    given: list[tuple[str | None, FunctionCall]] = [(call.id, call.function) for call in message.tool_calls or ()]
+    if message.function_call is not None:
+        require(not given, f"{at}.function_call", "cannot be combined with tool_calls")
+        given = [(None, message.function_call)]
+    require(not given or message.role == "assistant", f"{at}.{field}", "belongs to the assistant")
+    return [
+        {"id": call_id, "type": "function", "function": {"name": one.name, "arguments": _arguments(one.arguments)}}
+        for call_id, one in given
+    ]
+
+
 def _text(message: Message, at: str) -> str:
+    """Return what a message says: its content, or, where it has none, the refusal that an assistant gave instead."""
     content = message.content
     if isinstance(content, list):
-        require(
-            all(part.type == "text" and part.text is not None for part in content),
-            f"{at}.content",
-            "must be text: this model reads nothing else",
-        )
-        return "".join(part.text or "" for part in content)
-    return content or ""
+        texts = [part.refusal if part.type == "refusal" else part.text for part in content]
+        kinds = ("text", "refusal") if message.role == "assistant" else ("text",)
+        fine = all(part.type in kinds for part in content) and None not in texts
+        require(fine, f"{at}.content", "must be text: this model reads nothing else")
+        return "".join(text or "" for text in texts)
+    return content or message.refusal or ""
 
 
 def _arguments(text: str | None) -> dict[str, Any]:

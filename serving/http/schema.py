@@ -1,7 +1,6 @@
 """Request bodies, parsed once into typed values.
 
-Unsupported OpenAI fields that would change the answer are refused by name. Fields that would not change it (user,
-metadata, store) are ignored.
+`protocol.request_fields` says what becomes of fields that are not here: they are ignored, or refused by name.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
+from protocol import request_fields
 from serving.http.errors import ApiError
 
 
@@ -40,7 +40,7 @@ class _Model(_Nullable, kw_only=True):
 
 
 class _Generation(_Model, kw_only=True):
-    """The fields of both completion endpoints. Unknown fields are ignored, because OpenAI's clients send many."""
+    """The fields of both completion endpoints."""
 
     stream: bool | None = False
     stream_options: StreamOptions | None = None
@@ -92,16 +92,17 @@ class CompletionBody(_Generation, kw_only=True):
     """The body of POST /v1/completions. prompt: text, token ids, or a list of either."""
 
     prompt_field: ClassVar[str] = "prompt"
+    fields: ClassVar[request_fields.Body] = "completions"
 
     prompt: Any
     logprobs: int | None = None
     echo: bool | None = False
-    suffix: str | None = None
 
 
 class ContentPart(msgspec.Struct):
     type: str
     text: str | None = None
+    refusal: str | None = None
 
 
 class FunctionCall(_Nullable):
@@ -120,7 +121,10 @@ class Message(msgspec.Struct):
     content: str | list[ContentPart] | None = None
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
+    function_call: FunctionCall | None = None  # the older form of one call
     tool_call_id: str | None = None
+    refusal: str | None = None
+    audio: Any = None
 
 
 class FunctionSpec(msgspec.Struct):
@@ -148,6 +152,7 @@ class ChatBody(_Generation, kw_only=True):
     """The body of POST /v1/chat/completions."""
 
     prompt_field: ClassVar[str] = "messages"
+    fields: ClassVar[request_fields.Body] = "chat"
 
     messages: list[Message]
     max_completion_tokens: int | None = None
@@ -157,19 +162,16 @@ class ChatBody(_Generation, kw_only=True):
     tool_choice: str | NamedChoice | None = None
     parallel_tool_calls: bool | None = None
     modalities: list[str] | None = None
-    audio: Any = None
-    functions: Any = None
-    web_search_options: Any = None
 
 
 class EmbeddingBody(_Model, kw_only=True):
     """The body of POST /v1/embeddings. input: text, token ids, or a list of either."""
 
     prompt_field: ClassVar[str] = "input"
+    fields: ClassVar[request_fields.Body] = "embeddings"
 
     input: Any
     encoding_format: str | None = "float"
-    dimensions: int | None = None
 
 
 Body = TypeVar("Body", CompletionBody, ChatBody, EmbeddingBody)
@@ -181,6 +183,9 @@ def parse(data: bytes, kind: type[Body]) -> Body:
     """Parse a body. Raises ApiError 400, which names the error."""
     try:
         body = msgspec.json.decode(data, type=kind)
+        request_fields.check_fields(kind.fields, msgspec.json.decode(data))
+    except request_fields.UnusableField as error:
+        raise ApiError(400, error.message, code=error.code, param=error.name) from None
     except msgspec.ValidationError as error:
         path = str(error).partition(" - at `$")[2]
         raise ApiError(400, str(error), code="invalid_value", param=path.rstrip("`").lstrip(".") or None) from None
@@ -198,17 +203,11 @@ def require(holds: bool, param: str, rule: str) -> None:
 
 def _refuse_unsupported(body: AnyBody) -> None:
     if isinstance(body, EmbeddingBody):
-        require(body.dimensions is None, "dimensions", "is not supported: embeddings have the model's own size")
         require(body.encoding_format in ("float", "base64"), "encoding_format", "must be float or base64")
         return
     require(body.stream_options is None or bool(body.stream), "stream_options", "is only allowed when stream is true")
     require(body.computed >= body.choices, "best_of", "must be at least n")
     rule = "cannot be combined with use_beam_search, or a best_of above n: the best are known at the end alone"
     require(not (body.stream and body.chooses), "stream", rule)
-    if isinstance(body, CompletionBody):
-        require(not body.suffix, "suffix", "is not supported")
-    else:
-        for name, value in (("audio", body.audio), ("functions", body.functions)):
-            require(not value, name, "is not supported")
-        require(not body.web_search_options, "web_search_options", "is not supported")
+    if isinstance(body, ChatBody):
         require(body.modalities in (None, ["text"]), "modalities", "must be text")

@@ -22,6 +22,7 @@ import torch
 from safetensors.torch import save_file
 
 from serving.models import gguf_blocks
+from serving.models.gguf_rope import ROPE_FREQS, rope_scaling
 from serving.models.gguf_tokenizer import TokenizerConversionError, convert_tokenizer
 
 MARKER = "converted.json"
@@ -41,6 +42,15 @@ _LAYER = {
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
+}
+
+
+# Keys of a llama that are read, or that change nothing.
+_KEYS = {
+    *("context_length", "embedding_length", "block_count", "feed_forward_length", "vocab_size"),
+    *("attention.head_count", "attention.head_count_kv", "attention.layer_norm_rms_epsilon"),
+    *("attention.key_length", "attention.value_length", "rope.dimension_count", "rope.freq_base"),
+    *("attention.causal", "tensor_data_layout"),
 }
 
 
@@ -86,8 +96,11 @@ def _write_folder(source: Path, folder: Path, report: Callable[[str], None], pac
     fields = {name: field.contents() for name, field in reader.fields.items()}
     if fields.get("general.architecture") != "llama":
         raise ConversionError(f"{source}: architecture {fields.get('general.architecture')!r}, only llama is converted")
-    tied = all(tensor.name != "output.weight" for tensor in reader.tensors)
-    config = _model_config(fields, tied)
+    _refuse_part(source, fields)
+    names = {tensor.name for tensor in reader.tensors}
+    config = _model_config(fields, tied="output.weight" not in names)
+    _check_names(names, config["num_hidden_layers"])
+    _add_rope(config, fields, reader)
     if packed:
         config["quantization_config"] = {"quant_method": "gguf"}
     report("writing tokenizer")
@@ -109,6 +122,8 @@ def _read_tensors(
     """Return the tensors of the folder: blocks as bytes [rows, bytes of a row], everything else as bfloat16."""
     tensors, widened = {}, dict[str, int]()
     for count, tensor in enumerate(reader.tensors, 1):
+        if tensor.name == ROPE_FREQS:  # config.json says it
+            continue
         kind, name = tensor.tensor_type.name, _hf_name(tensor.name)
         keeps = packed and kind in gguf_blocks.BLOCKS
         values = tensor.data if keeps else gguf.dequantize(tensor.data, tensor.tensor_type)
@@ -142,11 +157,60 @@ def _hf_name(name: str) -> str:
     raise ConversionError(f"tensor {name!r} has no place in a llama")
 
 
-def _model_config(fields: dict[str, Any], tied: bool) -> dict[str, Any]:
-    """Return config.json as Hugging Face writes it."""
-    for key in fields:
-        if key.startswith("llama.rope.scaling.") or key.startswith("llama.expert_"):
-            raise ConversionError(f"{key} is not supported")
+def _refuse_part(source: Path, fields: dict[str, Any]) -> None:
+    """Raise ConversionError for one file of several, of which the others would be missing."""
+    if (parts := int(fields.get("split.count") or 1)) > 1:
+        number = int(fields.get("split.no") or 0) + 1
+        raise ConversionError(
+            f"{source}: this is part {number} of {parts} of a model; join them first (`llama-gguf-split --merge` of "
+            "llama.cpp), and convert the file that comes of it"
+        )
+
+
+def _check_names(names: set[str], layers: int) -> None:
+    """Raise ConversionError for a tensor that is missing, or that a llama of so many layers does not have."""
+    for name in sorted(names - {ROPE_FREQS}):
+        _hf_name(name)
+    sites = {f"blk.{layer}.{site}.weight" for layer in range(layers) for site in _LAYER}
+    needed = sites | {"token_embd.weight", "output_norm.weight"}
+    if missing := sorted(needed - names):
+        raise ConversionError(
+            f"the file lacks {missing[0]}" + (f" and {len(missing) - 1} more tensors" if missing[1:] else "")
+        )
+    if foreign := sorted(names - needed - {"output.weight", ROPE_FREQS}):
+        raise ConversionError(f"tensor {foreign[0]!r} is of no layer: llama.block_count is {layers}")
+
+
+def _add_rope(config: dict[str, Any], fields: dict[str, Any], reader: gguf.GGUFReader) -> None:
+    """Write the rotary embedding that keys and `rope_freqs.weight` say together. Raises ConversionError."""
+    found = [tensor for tensor in reader.tensors if tensor.name == ROPE_FREQS]
+    divisors = gguf.dequantize(found[0].data, found[0].tensor_type) if found else None
+    try:
+        scaling = rope_scaling(fields, divisors, theta=config["rope_theta"], dims=config["head_dim"])
+    except ValueError as error:
+        raise ConversionError(str(error)) from None
+    if scaling is not None:
+        config["rope_scaling"] = scaling
+
+
+def _refuse_unknown(fields: dict[str, Any]) -> None:
+    """Raise ConversionError for a key of the model that changes what it computes and is not read here."""
+    for key, value in fields.items():
+        name = key.removeprefix("llama.")
+        if name == key or name in _KEYS or name.startswith("rope.scaling.") or not np.any(value):
+            continue
+        raise ConversionError(f"{key} is not supported")
+    heads, length = fields.get("llama.attention.head_count"), fields.get("llama.embedding_length")
+    if heads and length:
+        dims = fields.get("llama.rope.dimension_count", length // heads)
+        for key in ("llama.attention.key_length", "llama.attention.value_length"):
+            if fields.get(key, dims) != dims:
+                raise ConversionError(f"{key} is {fields[key]}: only whole heads of {dims} dimensions are turned")
+
+
+def _model_config(fields: dict[str, Any], *, tied: bool) -> dict[str, Any]:
+    """Return config.json as Hugging Face writes it, without what `_add_rope` adds."""
+    _refuse_unknown(fields)
     try:
         heads = fields["llama.attention.head_count"]
         config = {

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
-from sealed_weights.intake.base_model import stacked
+from sealed_weights.errors import FormatError
+from sealed_weights.intake.base_model import WEIGHT_INDEX, stacked, weight_files
 from serving.kernels import grouped
 from serving.kernels.grouped import GroupedWeight
 from serving.kernels.scaled import ScaledWeight, stack
@@ -110,15 +111,21 @@ class Checkpoint:
         return self._read(name)
 
     def check_all_read(self) -> None:
-        """Raise ModelConfigError for a tensor of a checkpoint in integers that nothing has asked for.
+        """Raise ModelConfigError for a tensor of a layer, or of a checkpoint in integers, that nothing has asked for.
 
-        A scale or an order that is not applied changes every answer. A bias of zeros, which GPTQ's tools add, does not.
+        A layer, a bias, a scale or an order that is not applied changes every answer. A bias of zeros, which GPTQ's
+        tools add, does not.
         """
-        if not isinstance(self.config.quantization, Integers):
-            return
+        in_integers = isinstance(self.config.quantization, Integers)
         for name in sorted(self._files.keys() - self._found):
-            if name.endswith(_UNREAD):
+            if name.endswith(_UNREAD) or not (in_integers or name.startswith("model.layers.")):
                 continue
+            layer = name.removeprefix("model.layers.").split(".")[0]
+            if layer.isdecimal() and int(layer) >= self.config.num_layers:
+                raise ModelConfigError(
+                    f"{self._files[name]}: the tensor {name} is of a layer that num_hidden_layers "
+                    f"({self.config.num_layers}) in config.json leaves out"
+                )
             if name.endswith(".bias") and not bool(self._read(name).any()):
                 continue
             raise ModelConfigError(
@@ -174,7 +181,10 @@ class Checkpoint:
         return LayerWeights(**found)
 
     def _read(self, name: str) -> torch.Tensor:
-        tensor: torch.Tensor = self._handles[self._files[name]].get_tensor(name)
+        try:
+            tensor: torch.Tensor = self._handles[self._files[name]].get_tensor(name)
+        except SafetensorError as error:
+            raise ModelConfigError(f"{self._files[name]}: {WEIGHT_INDEX} names {name}: {error}") from None
         return tensor
 
     def _norm(self, module: str, size: int) -> torch.Tensor:
@@ -274,14 +284,20 @@ def part_sizes(config: ModelConfig) -> dict[str, tuple[int, tuple[int, ...]]]:
 
 
 def _files_by_tensor(folder: Path) -> dict[str, Path]:
-    index = folder / "model.safetensors.index.json"
+    """Return the file of each tensor. Raises ModelConfigError where a file is missing, or two have the same tensor."""
+    try:
+        files = weight_files(folder)
+    except FormatError as error:
+        raise ModelConfigError(f"{folder}: {error}") from None
+    index = folder / WEIGHT_INDEX
     if index.is_file():
         shards = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         return {name: folder / file for name, file in shards.items()}
-    out = {}
-    for path in sorted(folder.glob("*.safetensors")):
+    out: dict[str, Path] = {}
+    for path in files:
         with safe_open(path, framework="pt") as handle:
-            out.update(dict.fromkeys(handle.keys(), path))
-    if not out:
-        raise ModelConfigError(f"{folder}: no *.safetensors there")
+            for name in handle.keys():  # noqa: SIM118  the handle is no mapping
+                if name in out:
+                    raise ModelConfigError(f"{folder}: {out[name].name} and {path.name} both have the tensor {name}")
+                out[name] = path
     return out

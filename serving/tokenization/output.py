@@ -52,36 +52,49 @@ class ByteDetokenizer:
 
 
 class WindowDetokenizer:
-    """The decoder of any vocabulary.
+    """The decoder of any vocabulary in which a beginning of the tokens decodes to a beginning of the text.
 
     Each step decodes a short window that starts a few tokens back, because a token's text can depend on its neighbours.
+    A decoder may also strip white space from the beginning: a window is moved on only to where it shows text by itself,
+    since from there on nothing more is stripped. One thing is shown that `decode` would take back: a whole character of
+    byte tokens, when a broken byte follows it, for which such decoders write U+FFFD over all bytes of the run.
+
+    hidden: whether a token is never shown, as special ones are not
     """
 
-    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
-        self._decode = decode
+    def __init__(self, decode: Callable[[Sequence[int]], str], hidden: Callable[[int], bool]) -> None:
+        self._decode, self._hidden = decode, hidden
         self._ids: list[int] = []
         self._window = 0  # first token of the window
         self._shown = 0  # tokens whose text has been returned
+        self._before = ""  # the text of the window's tokens that have been shown
 
     def push(self, token_id: int) -> str:
+        if self._hidden(token_id):
+            return ""
         self._ids.append(token_id)
         text = self._pending()
         if text.endswith(REPLACEMENT) and len(self._ids) - self._shown < _MAX_HELD_TOKENS:
             return ""
         if text:
-            self._window, self._shown = self._shown, len(self._ids)
-        else:
-            self._ids.pop()  # A special token is not shown and must neither grow the window nor be its only context.
+            self._move_on()
         return text
 
     def finish(self) -> str:
         text = self._pending()
-        self._window = self._shown = len(self._ids)
+        self._move_on()
         return text
 
     def _pending(self) -> str:
-        before = self._decode(self._ids[self._window : self._shown])
-        return self._decode(self._ids[self._window :])[len(before) :]
+        return self._decode(self._ids[self._window :])[len(self._before) :]
+
+    def _move_on(self) -> None:
+        """Count all tokens as shown, and begin the window with the last ones where that is possible."""
+        last, self._shown = self._shown, len(self._ids)
+        if before := self._decode(self._ids[last:]):
+            self._window, self._before = last, before
+        else:
+            self._before = self._decode(self._ids[self._window :])
 
 
 class TextOffsets:

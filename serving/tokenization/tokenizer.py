@@ -89,7 +89,11 @@ class Tokenizer:
         """Return a decoder for the tokens of one completion."""
         if self.token_bytes.byte_level:
             return ByteDetokenizer(self._shown_bytes)
-        return WindowDetokenizer(self.decode)
+        return WindowDetokenizer(self.decode, self._hidden)
+
+    def _hidden(self, token_id: int) -> bool:
+        """Return whether a token is special, or none: a model's vocabulary may be padded."""
+        return token_id in self.token_bytes.special or self.backend.id_to_token(token_id) is None
 
     def _shown_bytes(self, token_id: int) -> bytes:
         return b"" if token_id in self.token_bytes.special else self.token_bytes.of(token_id)

@@ -9,8 +9,16 @@ from dataclasses import dataclass
 from serving.tokenization.output import without_surrogates
 from serving.tokenization.tools import CLOSE, OPEN
 
-_HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"arguments"\s*:\s*(?=\{)')
+# Models were trained on either name of the arguments: Hermes and Qwen write the first, Llama 3 the second.
+_ARGUMENTS = ("arguments", "parameters")
+_NAME = r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")'
+_HEAD = re.compile(_NAME + rf'\s*,\s*"(?:{"|".join(_ARGUMENTS)})"\s*:\s*(?=\{{)')
+_NAMED = re.compile(_NAME + r"\s*(?:,|\}|\Z)")
 _BETWEEN = re.compile(r"\s*\}?\s*")
+# Fields of a call that say nothing about it.
+_IDLE_FIELDS = {"id", "type"}
+# An answer that was cut within the opening mark ends with at least this of it.
+_SURELY_OPEN = "<tool_"
 # A call without a name after this many characters is text.
 _MAX_HEAD = 1 << 16
 
@@ -37,11 +45,17 @@ Event = str | CallStart | CallArguments
 class ToolCallParser:
     """A parser whose `push` and `finish` return, in order: content (str), starts of calls, pieces of their arguments.
 
-    White space next to a call is dropped. Text that only looks like a call comes out as content.
+    White space between calls and text is dropped before a call and at the end. A whole text that only looks like a call
+    comes out as content, as it is, and so does a call whose fields are not understood. What a cut left of a call is a
+    call with what there is of its arguments, or, before its name is complete, nothing: no half of the notation is
+    content.
+
+    forced: the text is calls and nothing else, so that whatever is unfinished was cut
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, forced: bool) -> None:
         self.calls = 0
+        self._forced = forced
         self._state = self._text
         self._buffer = ""
         self._space = ""
@@ -54,19 +68,23 @@ class ToolCallParser:
             pass
         return events
 
-    def finish(self) -> list[Event]:
-        """Return the text that was held back."""
+    def finish(self, *, cut: bool) -> list[Event]:
+        """Return what was held back. cut: the text ended at a limit, and not where the model ended it."""
         events: list[Event] = []
+        cut = cut or self._forced
+        rest, self._buffer = self._buffer, ""
         if self._state == self._head:
-            # The call is not closed: the completion ran out of tokens, or the model forgot.
-            rest, self._buffer = self._buffer, ""
-            if not self._whole_call(rest, events):
+            # The call is not closed: the completion was cut, or the model forgot.
+            whole = self._whole_call(rest, events)
+            closed = _Braces().end(rest) is not None
+            if not whole and (closed or not (self._half_call(rest, events) or cut)):
                 self._content(OPEN + rest, events)
-        elif self._state == self._text:
-            self._content(self._buffer, events)
-        if self._space and not self.calls:
+        elif self._state in (self._more_fields, self._text):
+            half_mark = self._state == self._text and cut and (self._forced or rest.startswith(_SURELY_OPEN))
+            self._content("" if half_mark else rest, events)
+        if self._space and not self.calls and not self._forced:
             events.append(self._space)
-        self._buffer = self._space = ""
+        self._space = ""
         return events
 
     def _text(self, events: list[Event]) -> bool:
@@ -112,6 +130,9 @@ class ToolCallParser:
 
     def _tail(self, events: list[Event]) -> bool:
         match = _BETWEEN.match(self._buffer)
+        if self._buffer.lstrip().startswith(","):
+            self._state = self._more_fields
+            return True
         rest = self._buffer[match.end() if match else 0 :]
         if rest.startswith(CLOSE):
             self._buffer, self._state = rest[len(CLOSE) :], self._text
@@ -121,27 +142,54 @@ class ToolCallParser:
         self._buffer, self._state = rest, self._text
         return True
 
+    def _more_fields(self, events: list[Event]) -> bool:
+        """Read what a call says behind its arguments, which have been handed on: it is content, without the mark."""
+        inside, found, after = self._buffer.partition(CLOSE)
+        if not found and len(self._buffer) <= _MAX_HEAD:
+            return False
+        try:
+            fields = json.loads("{" + inside.strip().removeprefix(","))
+        except ValueError:
+            fields = None
+        if not isinstance(fields, dict) or not fields.keys() <= _IDLE_FIELDS:
+            self._content(inside, events)
+        self._buffer, self._state = after, self._text
+        return True
+
     def _whole_call(self, text: str, events: list[Event]) -> bool:
         """Parse a call with its fields in another order, or with arguments that are not an object."""
         try:
             call = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return False
+        if isinstance(call, dict) and call.keys() - _IDLE_FIELDS == {"function"}:
+            call = call["function"]  # the form of OpenAI's API
         if not isinstance(call, dict) or not isinstance(call.get("name"), str):
             return False
-        arguments = call.get("arguments", {})
+        given = call.keys() - _IDLE_FIELDS - {"name"}
+        if len(given) > 1 or not given <= set(_ARGUMENTS):
+            return False
+        arguments = call[given.pop()] if given else {}
         written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-        name = without_surrogates(call["name"])
-        events += [CallStart(self.calls, name), CallArguments(self.calls, without_surrogates(written))]
-        self.calls += 1
+        self._call(call["name"], without_surrogates(written), events)
         return True
+
+    def _half_call(self, text: str, events: list[Event]) -> bool:
+        """Take a call that ended behind its name, before its arguments."""
+        match = _NAMED.match(text)
+        if match is None:
+            return False
+        self._call(json.loads(match[1], strict=False), "", events)
+        return True
+
+    def _call(self, name: str, arguments: str, events: list[Event]) -> None:
+        events += [CallStart(self.calls, without_surrogates(name)), CallArguments(self.calls, arguments)]
+        self.calls += 1
 
     def _content(self, text: str, events: list[Event]) -> None:
         whole = self._space + text
         shown = whole.rstrip()
         self._space = whole[len(shown) :]
-        if self.calls and not shown.strip():
-            self._space = ""
         if shown:
             events.append(shown)
 

@@ -15,9 +15,11 @@ from devstack.state import REPOSITORY
 from marketplace.catalog.models import Price
 from tests import agents_setup
 from tests.agents.scripted_model import next_turn
-from tests.marketplace.gateway.conftest import World, _own_database_url, money, world
+from tests.marketplace.gateway.conftest import World, _own_database_url, money, shared_gateway, world
 
-__all__ = ["_own_database_url", "world"]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+__all__ = ["_own_database_url", "shared_gateway", "world"]
 
 SAID, CITY = "The answer is 42.", '{"city": "Ulm"}'
 RAIN, HANDED = "The tool says: It rains in Ulm.", ["expert", 'The tool says: {"assistant": "expert"}']

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import uvicorn
 from asgiref.sync import sync_to_async
 from django.core.asgi import get_asgi_application
@@ -19,9 +20,11 @@ from django.core.asgi import get_asgi_application
 from billing.models import Run, Usage
 from devstack.state import REPOSITORY
 from tests import agents_setup
-from tests.marketplace.gateway.conftest import World, _own_database_url, world
+from tests.marketplace.gateway.conftest import World, _own_database_url, shared_gateway, world
 
-__all__ = ["_own_database_url", "world"]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+__all__ = ["_own_database_url", "shared_gateway", "world"]
 
 
 @asynccontextmanager

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import stripe
+from asgiref.sync import sync_to_async
 from django.conf import settings
-from django.db import connection
+from django.db import connection, connections
 
 from billing.models import Account, LedgerTransaction
 from billing.stripe import stripe_gateway
@@ -25,6 +26,13 @@ def double(monkeypatch: pytest.MonkeyPatch) -> Iterator[StripeDouble]:
     stripe_gateway.cache_clear()
     yield double
     stripe_gateway.cache_clear()
+
+
+@pytest.fixture
+async def thread_connection_closed() -> AsyncIterator[None]:
+    """`sync_to_async` works in a thread with a connection of its own, which would outlive the database."""
+    yield
+    await sync_to_async(connections.close_all)()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from django.db import connection, transaction
+from django.db import connection
 from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool
 
@@ -31,7 +31,7 @@ from billing.statements import (
     settled_or_raise,
 )
 from marketplace.accounts.models import ApiKey, Organization
-from tests.database import as_owner, as_superuser
+from tests.database import as_owner, behind_the_triggers
 
 PRICE = Price(input_micro_usd_per_mtok=150, cached_input_micro_usd_per_mtok=75, output_micro_usd_per_mtok=600)
 USAGE = TokenUsage(prompt_tokens=100, cached_tokens=20, completion_tokens=50)
@@ -165,8 +165,7 @@ def insert_usages(fields: Sequence[dict[str, Any]]) -> list[Usage]:
     owners = Organization.objects.in_bulk({row["creator_organization_id"] for row in fields})
     accounts = {pk: get_account(kind=Account.Kind.CREATOR_RESERVE, organization=owner) for pk, owner in owners.items()}
     clearing = get_account(kind=Account.Kind.CLEARING)
-    with transaction.atomic(), as_superuser(), connection.cursor() as cursor:
-        cursor.execute("SET LOCAL session_replication_role = replica")
+    with behind_the_triggers():
         rows = Usage.objects.bulk_create([Usage(**row) for row in fields])
         entries = []
         for row, ledger in _booked(rows):
@@ -177,7 +176,6 @@ def insert_usages(fields: Sequence[dict[str, Any]]) -> list[Usage]:
         RollupQueue.objects.bulk_create(
             [RollupQueue(prediction_id=row.prediction_id, settled_at=row.created_at) for row in rows]
         )
-        cursor.execute("SET LOCAL session_replication_role = origin")
     roll_up()
     return rows
 

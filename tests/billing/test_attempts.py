@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 
 import pytest
@@ -35,6 +36,7 @@ from tests.billing.support import (
     charge,
     hold_request,
     hot_connection,
+    hot_pool,
     make_organization,
 )
 from tests.billing.support import place as place_on_test_connection
@@ -204,14 +206,12 @@ async def test_settlement_verdict_release_and_refund_at_once_leave_books_that_ag
     requests = [hold_request(buyer, creator) for _ in range(40)]
 
     async def settle(prediction_id: uuid.UUID) -> None:
-        async with hot_connection() as conn:
-            try:
+        async with pool.connection() as conn:
+            with contextlib.suppress(HoldReleased, OtherAttempt):
                 await settle_hold(conn, charge(prediction_id))
-            except (HoldReleased, OtherAttempt):
-                return
 
     async def judge(number: int, prediction_id: uuid.UUID) -> None:
-        async with hot_connection() as conn:
+        async with pool.connection() as conn:
             match number % 4:
                 case 0:
                     await record_delivery(conn, prediction_id, attempt=1, tokens=number)
@@ -222,11 +222,12 @@ async def test_settlement_verdict_release_and_refund_at_once_leave_books_that_ag
                 case 3:
                     await next_attempt(conn, prediction_id, attempt=1, replica_id=OTHER_REPLICA, base="base")
 
-    async with hot_connection() as conn:
-        for request in requests:
-            await place_hold(conn, request)
-    for number, request in enumerate(requests):
-        await asyncio.gather(settle(request.prediction_id), judge(number, request.prediction_id))
+    async with hot_pool(2) as pool:
+        async with pool.connection() as conn:
+            for request in requests:
+                await place_hold(conn, request)
+        for number, request in enumerate(requests):
+            await asyncio.gather(settle(request.prediction_id), judge(number, request.prediction_id))
 
     def check() -> None:
         charged = Usage.objects.exclude(prediction_id__in=Correction.objects.values("prediction_id"))

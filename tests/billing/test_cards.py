@@ -25,6 +25,7 @@ from devstack.stripe_double.core import StripeDouble
 from devstack.stripe_double.faults import Fault, FaultKind, WebhookFaults
 from devstack.stripe_double.http_client import DoubleHTTPClient
 from marketplace.accounts.models import FeatureSwitch, Membership, Organization, User
+from marketplace.alerts.delivery import deliver_due
 from tests.billing.support import make_organization
 from tests.billing.top_ups import post, work
 
@@ -210,6 +211,7 @@ def test_a_bank_that_asks_the_holder_gets_a_page_and_automatic_top_ups_go_on_whe
     assert (top_up.state, top_up.failure) == (TopUp.State.PENDING, "authentication_required")
     assert wallet(organization).posted == 0
     assert AutoTopUp.objects.get().state == AutoTopUp.State.WAITING
+    deliver_due()
     (message,) = mail.outbox
     assert message.bcc == ["billing@example.com"] and "confirm" in message.subject
     later()

@@ -23,6 +23,7 @@ from billing.services import correct_prediction, release_hold_sync
 from devstack.stripe_double import disputes as at_stripe
 from devstack.stripe_double.core import StripeDouble
 from marketplace.accounts.models import Membership, Organization, User
+from marketplace.alerts.delivery import deliver_due
 from tests.billing.payments import (
     CENT,
     assert_books_agree,
@@ -37,7 +38,7 @@ from tests.billing.payments import (
 )
 from tests.billing.support import hold_request, make_organization, place
 from tests.billing.top_ups import begin, pay, post, work
-from tests.database import as_superuser
+from tests.database import as_superuser, behind_the_triggers
 
 pytestmark = pytest.mark.django_db
 Kind = Account.Kind
@@ -226,6 +227,7 @@ def test_members_are_told_and_automatic_top_ups_stop(
         refresh_dispute(dispute_id=dispute.pk)
         decided(double, dispute, won=True)
         refresh_dispute(dispute_id=dispute.pk)
+    deliver_due()
     opened, closed = mail.outbox
     assert opened.subject.startswith("A payment is disputed") and "$25.00" in opened.body
     assert closed.subject.startswith("A disputed payment is yours again")
@@ -262,10 +264,8 @@ def test_a_decision_whose_money_does_not_follow_is_an_incident_after_days(
 
 def test_frozen_credit_that_no_dispute_explains_is_found(double: StripeDouble, organization: Organization) -> None:
     dispute = disputed(double, paid(double, organization))
-    with transaction.atomic(), as_superuser(), connection.cursor() as cursor:
-        cursor.execute("SET LOCAL session_replication_role = replica")
+    with behind_the_triggers() as cursor:
         cursor.execute("UPDATE billing_dispute SET frozen_nano_usd = 7 WHERE id = %s", [dispute.pk])
-        cursor.execute("SET LOCAL session_replication_role = origin")
     (found,) = find_discrepancies()
     assert (found.kind, found.found, found.expected) == (Incident.Kind.PAYMENT_MISMATCH, 2_500 * CENT, 7)
 

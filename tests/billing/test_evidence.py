@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from billing.disputes.drafts import draft_texts
-from billing.disputes.evidence import MAX_FILES_BYTES, MAX_TEXT, TEXTS, EvidenceFile, submit_evidence
+from billing.disputes.evidence import MAX_FILES_BYTES, MAX_TEXT, EvidenceFile, submit_evidence
 from billing.disputes.selectors import takes_evidence
 from billing.disputes.services import refresh_dispute
 from billing.errors import DisputeNotFound, EvidenceRefused
-from billing.rollups.services import roll_up
 from billing.selectors import wallet
-from devstack.stripe_double import tax
 from devstack.stripe_double.core import StripeDouble
 from devstack.stripe_double.faults import Fault, FaultKind
 from marketplace.accounts.models import Organization
-from tests.billing.payments import CENT, disputed, paid, spend
-from tests.billing.support import make_organization
+from tests.billing.payments import CENT, disputed, paid
 
 pytestmark = pytest.mark.django_db
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(64)
@@ -70,25 +66,3 @@ def test_evidence_for_no_dispute_or_a_late_one_is_refused(double: StripeDouble, 
     with pytest.raises(EvidenceRefused):
         submit_evidence(dispute_id=dispute.pk, texts={"uncategorized_text": "x"}, files={})
     assert double.state.objects[dispute.pk]["evidence_details"]["submission_count"] == 0
-
-
-def test_a_draft_says_what_was_bought_and_how_it_was_used(double: StripeDouble, organization: Organization) -> None:
-    double.payer = tax.payer(name="Ada Ltd", country="DE")
-    top_up = paid(double, organization)
-    dispute = disputed(double, top_up, 2_000)
-    assert set(draft_texts(dispute)) == {
-        "product_description",
-        "refund_policy_disclosure",
-        "customer_name",
-        "customer_email_address",
-    }
-    other = make_organization(CENT)
-    spend(other, organization, 9)
-    spend(organization, other, 2 * CENT)
-    roll_up()
-    drafts = draft_texts(dispute)
-    assert drafts["customer_name"] == "Ada Ltd"
-    assert "UTC, acme/triage: predictions 1, paid $0.020000" in drafts["access_activity_log"]
-    assert set(drafts) <= set(TEXTS)
-    submit_evidence(dispute_id=dispute.pk, texts=drafts, files={})
-    assert double.state.objects[dispute.pk]["evidence"]["service_date"] == drafts["service_date"]

@@ -15,7 +15,7 @@ from billing.periods import post_entries
 from billing.services import refund_prediction_sync
 from billing.statements import SETTLE_HOLDS, settle_parameters
 from tests.billing.support import USAGE_COST, charge, hold_request, make_organization, place, settle
-from tests.database import as_superuser
+from tests.database import behind_the_triggers
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -40,13 +40,11 @@ def wait_until_all_is_old() -> None:
     raise AssertionError("a transaction of another test is open for too long")
 
 
-def behind_the_triggers(*statements: str) -> None:
+def damage(*statements: str) -> None:
     """Write as nothing in the product can."""
-    with as_superuser(), connection.cursor() as cursor:
-        cursor.execute("SET session_replication_role = replica")
+    with behind_the_triggers() as cursor:
         for statement in statements:
             cursor.execute(statement)
-        cursor.execute("SET session_replication_role = origin")
 
 
 WRONGS = {
@@ -89,21 +87,21 @@ def test_a_contradiction_is_found_by_both_checks(wrong: str) -> None:
     predict()
     wait_until_all_is_old()
     assert find_discrepancies() == []
-    behind_the_triggers(statement)
+    damage(statement)
     assert rule in {found.rule for found in find_discrepancies()}
     assert rule in {found.rule for found in find_new_discrepancies()}
 
 
 def test_usage_and_corrections_of_nothing_are_found_by_the_full_check() -> None:
     predict()
-    behind_the_triggers(
+    damage(
         "INSERT INTO billing_correction (id, prediction_id, amount_nano_usd, reason, transaction_id) "
         "SELECT id, id, cost_nano_usd + 1, 'forged', 1 FROM billing_hold"
     )
     assert [found.rule for found in find_discrepancies()] == ["corrections are those of a charge"]
-    behind_the_triggers("DELETE FROM billing_correction")
+    damage("DELETE FROM billing_correction")
     assert find_discrepancies() == []
-    behind_the_triggers("UPDATE billing_usage SET prediction_id = gen_random_uuid()")
+    damage("UPDATE billing_usage SET prediction_id = gen_random_uuid()")
     rules = {found.rule for found in find_discrepancies()}
     assert rules == {"the usage is that of the hold", "usage is that of a settled hold"}
 
@@ -125,14 +123,14 @@ def test_wrong_postings_and_months_are_found_by_the_full_check(statement: str, r
     predict()
     post_entries()
     assert find_discrepancies() == []
-    behind_the_triggers(statement)
+    damage(statement)
     assert rule in {found.rule for found in find_discrepancies()}
 
 
 def test_a_corrected_charge_without_its_correction_is_found() -> None:
     hold = predict()
     assert refund_prediction_sync(prediction_id=hold.pk, reason="lost") and find_discrepancies() == []
-    behind_the_triggers("DELETE FROM billing_correction")
+    damage("DELETE FROM billing_correction")
     (found,) = find_discrepancies()
     assert (found.rule, found.found) == ("a corrected charge has its correction", USAGE_COST)
 
@@ -142,7 +140,7 @@ def test_the_incremental_check_looks_at_each_charge_once_and_the_full_one_at_all
     wait_until_all_is_old()
     assert find_new_discrepancies() == []
     # The incremental check reads nothing twice; the daily full one finds it.
-    behind_the_triggers("DELETE FROM billing_usage")
+    damage("DELETE FROM billing_usage")
     assert find_new_discrepancies() == []
     assert [found.rule for found in find_discrepancies()] == ["the usage is that of the hold"]
 
@@ -164,7 +162,7 @@ def test_a_charge_that_commits_late_is_not_skipped() -> None:
     finally:
         slow.close()
     wait_until_all_is_old()
-    behind_the_triggers(f"DELETE FROM billing_usage WHERE prediction_id = '{late}'")
+    damage(f"DELETE FROM billing_usage WHERE prediction_id = '{late}'")
     assert [found.subject for found in find_new_discrepancies()] == [f"prediction {late}"]
 
 
@@ -173,7 +171,7 @@ def test_books_restored_into_a_younger_server_are_checked_from_their_beginning()
     wait_until_all_is_old()
     assert find_new_discrepancies() == []
     LedgerCheckpoint.objects.update(through=2**62)
-    behind_the_triggers("DELETE FROM billing_usage")
+    damage("DELETE FROM billing_usage")
     assert [found.rule for found in find_new_discrepancies()] == ["the usage is that of the hold"]
     assert find_new_discrepancies() == []
 
@@ -182,7 +180,7 @@ def test_books_restored_into_a_younger_server_are_checked_from_their_beginning()
 def test_a_contradiction_is_one_open_incident_with_its_figures(check: Callable[[], None]) -> None:
     hold = predict()
     wait_until_all_is_old()
-    behind_the_triggers("DELETE FROM billing_usage")
+    damage("DELETE FROM billing_usage")
     check()
     check()
     incident = Incident.objects.get()

@@ -122,3 +122,25 @@ def test_the_undisputed_rest_of_a_payment_stays_the_customer_s(
     tasks.take_disputed_credit()
     assert wallet(organization).posted == 600 * CENT
     assert not LedgerTransaction.objects.filter(kind="dispute_recovered").exists()
+
+
+@pytest.mark.parametrize(
+    ("released", "reserve", "payable"), [(0, 160, 0), (100, 60, 100), (160, 0, 160), (240, 0, 160)]
+)
+def test_a_payee_gives_its_reserve_first_and_then_what_is_payable_and_others_give_nothing(
+    double: StripeDouble, organization: Organization, released: int, reserve: int, payable: int
+) -> None:
+    top_up, creator, other = paid(double, organization, 100), make_organization(), make_organization()
+    spend(organization, creator, 100 * CENT)
+    rich = make_organization(1_000 * CENT)
+    spend(rich, creator, 200 * CENT)  # 80 cents were earned with the payment, and 160 with other credit
+    spend(rich, other, 100 * CENT)
+    if released:
+        with transaction.atomic():
+            book_release(creator, "matured", released * CENT, "")
+    decided(double, disputed(double, top_up), won=False)
+    assert nano(Kind.CREATOR_RESERVE, creator) == reserve * CENT
+    assert nano(Kind.CREATOR_PAYABLE, creator) == payable * CENT
+    assert nano(Kind.RECEIVABLE, creator) == 0 and nano(Kind.CREATOR_RESERVE, other) == 80 * CENT
+    assert nano(Kind.LOSSES) == -20 * CENT
+    assert_books_agree()

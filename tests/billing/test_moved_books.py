@@ -26,6 +26,7 @@ from tests.billing.support import REPLICA, charge, hold_request, place
 from tests.billing.support import settle as settle_now
 from tests.database import application, as_owner, as_superuser
 
+pytestmark = pytest.mark.deep  # every migration from the first
 BUYER, MAKER, KEY, ROTATED = (uuid.UUID(int=number) for number in (11, 12, 13, 14))
 LONG_AGO = datetime(2026, 3, 5, 12, tzinfo=UTC)
 COST = 44

@@ -34,7 +34,7 @@ from tests.billing.support import hold_request, make_organization, place
 from tests.billing.top_ups import WEBHOOK, begin, pay, post, work
 
 Kind = Account.Kind
-MAX_EXAMPLES, STEPS = 3, 20
+STEPS = 20
 FAULTS = (None, FaultKind.DROP_BEFORE_COMMIT, FaultKind.DROP_AFTER_COMMIT, FaultKind.RATE_LIMIT)
 
 
@@ -225,13 +225,16 @@ class Payments(RuleBasedStateMachine):
 
 
 @pytest.mark.django_db
-def test_any_sequence_of_payments_and_events_agrees_with_a_plain_model(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("examples", [2, pytest.param(6, marks=pytest.mark.deep)])
+def test_any_sequence_of_payments_and_events_agrees_with_a_plain_model(
+    monkeypatch: pytest.MonkeyPatch, examples: int
+) -> None:
     monkeypatch.setattr(stripe, "RequestsClient", None)  # the machine sets it, and this test takes it back
     try:
         run_state_machine_as_test(
             Payments,
             settings=settings(
-                max_examples=MAX_EXAMPLES,
+                max_examples=examples,
                 stateful_step_count=STEPS,
                 deadline=None,
                 derandomize=True,

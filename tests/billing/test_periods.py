@@ -20,7 +20,7 @@ from billing.services import credit_promotion, refund_prediction_sync
 from billing.statements import SETTLE_HOLDS, settle_parameters
 from marketplace.accounts.models import Organization
 from tests.billing.support import USAGE_COST, charge, hold_request, make_organization, place, settle
-from tests.database import as_owner, as_superuser
+from tests.database import as_owner, behind_the_triggers
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -32,8 +32,7 @@ def book(organization: Organization, amount: int, reference: str, *, at: datetim
     """Give credit; with `at`, as if it had been booked then."""
     credit = credit_promotion(organization=organization, amount_nano_usd=amount, reference=reference)
     if at is not None:
-        with transaction.atomic(), as_superuser(), connection.cursor() as cursor:
-            cursor.execute("SET LOCAL session_replication_role = replica")
+        with behind_the_triggers() as cursor:
             cursor.execute("UPDATE billing_ledgertransaction SET created_at = %s WHERE id = %s", [at, credit.pk])
 
 

@@ -30,6 +30,7 @@ from devstack.stripe_double import refunds as at_stripe
 from devstack.stripe_double.core import StripeDouble
 from devstack.stripe_double.faults import Fault, FaultKind
 from marketplace.accounts.models import Membership, Organization, User
+from marketplace.alerts.delivery import deliver_due
 from tests.billing.payments import CENT, assert_books_agree, entries, nano, open_dispute, paid, refund, spend
 from tests.billing.support import hold_request, make_organization, place
 from tests.billing.top_ups import begin, post, work
@@ -177,6 +178,7 @@ def test_a_refund_that_the_bank_sends_back_returns_the_credit(
     assert found.sent_at is not None  # it had been sent
     assert wallet(organization).posted == 2_500 * CENT
     assert nano(Kind.CLEARING) == 0
+    deliver_due()
     (sent,) = [one for one in mail.outbox if "did not arrive" in one.subject]
     assert sent.bcc == ["owner@example.com"] and "$10.00" in sent.body
     assert refund(organization, top_up, 2_500).state == State.SENT

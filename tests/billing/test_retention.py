@@ -45,7 +45,7 @@ from marketplace.receipts.selectors import receipt_document
 from marketplace.vault import services as vault
 from tests.billing.papers.support import make_platform
 from tests.billing.support import USAGE_COST, conninfo, hold_request, make_organization, place
-from tests.database import as_superuser
+from tests.database import as_superuser, behind_the_triggers
 from tests.marketplace.receipts.conftest import Market, move
 from tests.marketplace.vault.factories import make_replica
 
@@ -71,30 +71,30 @@ def sell(market: Market, moment: datetime) -> uuid.UUID:
     with connection.cursor() as cursor:
         cursor.execute("SELECT billing_create_usage_partition(%s)", [moment.date()])
     charge = market.charge(moment)
-    with transaction.atomic(), as_superuser(), connection.cursor() as cursor:
-        cursor.execute("SET LOCAL session_replication_role = replica")
+    with behind_the_triggers() as cursor:
         cursor.execute(
             "UPDATE billing_ledgertransaction SET created_at = %s WHERE kind = 'prediction' AND reference = %s",
             [moment, str(charge.prediction_id)],
         )
         RollupQueue.objects.filter(prediction_id=charge.prediction_id).update(settled_at=moment)
-        cursor.execute("SET LOCAL session_replication_role = origin")
     return charge.prediction_id
 
 
-def finish(market: Market, *, papers: bool = True, trees: bool = True, counted: bool = True) -> None:
-    """All that has to be done with the months of long ago."""
+def close() -> None:
     post_entries()
     for month in (BEFORE, OLD, AFTER):
         close_month(month=month, closed_by="test")
-        if papers:
-            issue_month(month)
-    if counted:
-        roll_up()
-    if trees:
-        for day in {moment.date() for moment in Usage.objects.values_list("created_at", flat=True)}:
-            receipts.grow(day)
-            receipts.publish(day)
+
+
+def finish() -> None:
+    """All that has to be done with the months of long ago."""
+    close()
+    for month in (BEFORE, OLD, AFTER):
+        issue_month(month)
+    roll_up()
+    for day in {moment.date() for moment in Usage.objects.values_list("created_at", flat=True)}:
+        receipts.grow(day)
+        receipts.publish(day)
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def market(db: None) -> Market:
 def old(market: Market) -> list[uuid.UUID]:
     """Two charges of the month to drop, and one of the next month; the months are closed in every way."""
     charges = [sell(market, at(OLD)), sell(market, at(OLD, 20)), sell(market, at(AFTER))]
-    finish(market)
+    finish()
     return charges
 
 
@@ -177,10 +177,8 @@ def open_dispute(market: Market, old: list[uuid.UUID]) -> None:
 def open_hold(market: Market, old: list[uuid.UUID]) -> None:
     hold = place(hold_request(market.buyer, market.seller))
     connection.check_constraints()
-    with as_superuser(), connection.cursor() as cursor:
-        cursor.execute("SET LOCAL session_replication_role = replica")
+    with behind_the_triggers():
         Hold.objects.filter(pk=hold.prediction_id).update(created_at=at(OLD))
-        cursor.execute("SET LOCAL session_replication_role = origin")
 
 
 def uncounted_correction(market: Market, old: list[uuid.UUID]) -> None:
@@ -202,43 +200,42 @@ def changed_sum(market: Market, old: list[uuid.UUID]) -> None:
 
 
 def late_leaf(market: Market, old: list[uuid.UUID]) -> None:
-    with as_superuser(), connection.cursor() as cursor:
-        cursor.execute("SET LOCAL session_replication_role = replica")
+    with behind_the_triggers() as cursor:
         cursor.execute("DELETE FROM receipts_head WHERE day = %s", [at(OLD).date()])
-        cursor.execute("SET LOCAL session_replication_role = origin")
 
 
-@pytest.mark.parametrize(
-    ("happens", "outcome"),
-    [
-        (open_incident, "incident"),
-        (open_dispute, "dispute"),
-        (open_hold, "open_hold"),
-        (uncounted_correction, "queued"),
-        (late_charge, "not_posted"),
-        (changed_sum, "wrong_sums"),
-        (late_leaf, "not_proven"),
-    ],
+NEEDS: tuple[tuple[Callable[[Market, list[uuid.UUID]], None], str], ...] = (
+    (open_incident, "incident"),
+    (open_dispute, "dispute"),
+    (open_hold, "open_hold"),
+    (uncounted_correction, "queued"),
+    (late_charge, "not_posted"),
+    (changed_sum, "wrong_sums"),
+    (late_leaf, "not_proven"),
 )
-def test_a_month_that_something_still_needs_is_kept(
-    market: Market, old: list[uuid.UUID], happens: Callable[[Market, list[uuid.UUID]], None], outcome: str
-) -> None:
-    happens(market, old)
-    rows = Usage.objects.count()
-    assert drop_usage(OLD) == outcome
-    assert Usage.objects.count() == rows and not DroppedUsage.objects.exists()
 
 
-@pytest.mark.parametrize(
-    ("left_out", "outcome"), [("papers", "no_papers"), ("trees", "not_proven"), ("counted", "queued")]
-)
-def test_a_month_is_kept_until_its_papers_sums_and_trees_are_there(market: Market, left_out: str, outcome: str) -> None:
+def test_a_month_that_something_still_needs_is_kept(market: Market, old: list[uuid.UUID]) -> None:
+    for happens, outcome in NEEDS:
+        with transaction.atomic():
+            happens(market, old)
+            rows = Usage.objects.count()
+            assert drop_usage(OLD) == outcome, happens.__name__
+            assert Usage.objects.count() == rows and not DroppedUsage.objects.exists()
+            transaction.set_rollback(True)
+    assert drop_usage(OLD) == "dropped", "nothing else needed it"
+
+
+def test_a_month_is_kept_until_its_sums_papers_and_trees_are_there(market: Market) -> None:
     sell(market, at(OLD))
-    finish(market, **{left_out: False})
-    assert drop_usage(OLD) == outcome and Usage.objects.count() == 1
-    issue_month(OLD)
-    roll_up()
-    call_command("publish_receipts", f"{OLD:%Y-%m}", verbosity=0)
+    close()
+    for missing, make in (
+        ("queued", roll_up),
+        ("no_papers", lambda: issue_month(OLD)),
+        ("not_proven", lambda: call_command("publish_receipts", f"{OLD:%Y-%m}", verbosity=0)),
+    ):
+        assert drop_usage(OLD) == missing and Usage.objects.count() == 1
+        make()
     assert drop_usage(OLD) == "dropped" and not Usage.objects.exists()
 
 
@@ -296,7 +293,7 @@ def test_what_was_dropped_is_never_rewritten_and_a_wrong_record_is_found(market:
 @pytest.mark.django_db(transaction=True)
 def test_a_query_that_reads_the_table_keeps_it_for_a_day_and_predictions_do_not_wait(market: Market) -> None:
     sell(market, at(OLD))
-    finish(market)
+    finish()
     with psycopg.connect(**conninfo()) as reader:
         reader.execute("SELECT count(*) FROM billing_usage")
         assert drop_usage(OLD) == "busy"  # after a second

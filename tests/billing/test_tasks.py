@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
-import redis
-from django.conf import settings
 from django.db import connection
 from django.utils import timezone
 
 from billing import tasks
 from billing.models import Incident, Outbox, Usage
-from tests.billing.support import USAGE_COST, hold_request, make_organization, place, settle
+from tests.billing.support import hold_request, make_organization, place, settle
 from tests.database import as_superuser
 
 pytestmark = pytest.mark.django_db
@@ -26,44 +23,20 @@ def predict(organization, creator):
     return request.prediction_id
 
 
-@pytest.fixture
-def stream():
-    with redis.Redis.from_url(settings.ENV.valkey_url) as valkey:
-        valkey.delete(tasks.OUTBOX_STREAM)
-        yield lambda: [
-            {name.decode(): value.decode() for name, value in fields.items()}
-            for _id, fields in valkey.xrange(tasks.OUTBOX_STREAM)
-        ]
-        valkey.delete(tasks.OUTBOX_STREAM)
-
-
-def test_settled_predictions_reach_the_stream_once_and_old_messages_go(stream, monkeypatch) -> None:
+def test_messages_that_wait_for_nobody_go_after_a_week(monkeypatch) -> None:
     monkeypatch.setattr(tasks, "OUTBOX_BATCH", 2)
     buyer, creator = make_organization(10_000), make_organization()
-    ids = [str(predict(buyer, creator)) for _ in range(5)]
-    tasks.deliver_outbox()
-    tasks.deliver_outbox()
-    messages = stream()
-    assert [message["key"] for message in messages] == ids
-    payload = json.loads(messages[0]["payload"])
-    assert payload["cost_nano_usd"] == USAGE_COST and payload["organization_id"] == str(buyer.pk)
-    assert "receipt" not in payload
-    Outbox.objects.update(delivered_at=timezone.now() - tasks.OUTBOX_KEPT - timedelta(minutes=1))
-    tasks.deliver_outbox()
-    assert Outbox.objects.count() == 0
-    assert len(stream()) == 5
-
-
-def test_messages_stay_when_valkey_is_away(stream, monkeypatch) -> None:
-    predict(make_organization(10_000), make_organization())
-
-    def unreachable(*arguments: object, **options: object) -> redis.Redis:
-        return redis.Redis(host="127.0.0.1", port=9, socket_connect_timeout=1)
-
-    monkeypatch.setattr(redis.Redis, "from_url", unreachable)
-    with pytest.raises(redis.ConnectionError):
-        tasks.deliver_outbox()
-    assert Outbox.objects.filter(delivered_at=None).count() == 1
+    for _ in range(5):
+        predict(buyer, creator)
+    for key in ("told", "untold"):
+        Outbox.objects.create(topic=Outbox.Topic.TOP_UP_CREDITED, key=key, payload={"organization_id": str(buyer.pk)})
+    Outbox.objects.filter(key="told").update(announced_at=timezone.now())
+    assert tasks.clear_outbox() == 0 and Outbox.objects.count() == 7
+    with as_superuser():
+        Outbox.objects.update(created_at=timezone.now() - tasks.OUTBOX_KEPT - timedelta(minutes=1))
+    young = predict(buyer, creator)
+    assert tasks.clear_outbox() == 6
+    assert set(Outbox.objects.values_list("key", flat=True)) == {"untold", str(young)}
 
 
 def partitions() -> set[str]:

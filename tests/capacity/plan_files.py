@@ -1,4 +1,4 @@
-"""A profile and usage files that need no machine: figures as small replicas have them."""
+"""The files of a plan that needs no machine, and the flags of the command that makes it."""
 
 from __future__ import annotations
 
@@ -7,60 +7,66 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from capacity.profile import Machine, Model, Profile, Quality, Replica
-from capacity.steps import KNOTS, PRIOR
+from tests.capacity.profiles import profile
 
-FINGERPRINT = "ab" * 32
+FINGERPRINT = profile().model.fingerprint
 START = datetime(2026, 10, 1, tzinfo=UTC)
+PRICES = """
+currency = "USD"
+[[price]]
+name = "this machine"
+accelerator = "machine"
+hourly = "0.15"
+source = "an invented figure"
+date = 2026-11-01
+"""
+CATALOGUE = """
+[[accelerator]]
+name = "machine"
+memory_gb = 8
+bandwidth_tb_s = 0.01
+tflops_bf16 = 1
+watts = 30
+dense = true
+source = "its probe"
+date = 2026-11-01
+"""
+PROMISES = """
+alpha = 0.9
+weeks = 1
+[promises.standard]
+ttft = 2.0
+tpot = 0.2
+"""
 
 
-def profile(**changes: Any) -> Profile:
-    """Return a profile of a small replica with the prior's step times."""
-    fields: dict[str, Any] = {
-        "made_at": "2026-11-01T00:00:00+00:00",
-        "commit": "",
-        "own_clock": False,
-        "machine": Machine(cpu="a processor", cores=2, threads=2, gpu=None, torch="2.13.0", python="3.11"),
-        "model": Model(
-            name="small",
-            fingerprint=FINGERPRINT,
-            dtype="bfloat16",
-            layers=30,
-            weight_bytes=270_000_000,
-            block_bytes=16 * 23_040,
-            max_len=2048,
-            hidden=576,
-            kv_heads=3,
-        ),
-        "replica": Replica(
-            max_batched_tokens=512,
-            max_num_seqs=16,
-            max_queue=512,
-            min_prefill_tokens=64,
-            block_size=16,
-            blocks=2000,
-            slots=8,
-            pages=8,
-            page_bytes=2_500_000,
-            workers=1,
-            load_pause=0.0,
-            depth=0,
-        ),
-        "coefficients": dict(PRIOR),
-        "shape": (0.0,) * len(KNOTS),
-        "residuals": (-0.05, 0.0, 0.05),
-        "load_seconds": (0.05, 0.06),
-        "load_speed": 1.0,
-        "probe_read": 10e9,
-        "probe_gemm": 100e9,
-        "quality": Quality(steps=200, median=0.02, p90=0.06),
-    }
-    return Profile(**(fields | changes))
+def write_files(folder: Path) -> Path:
+    """Write all files of a plan into a folder, and return it."""
+    write_usage(folder, usage())
+    (folder / "profile.json").write_bytes(msgspec.json.encode(profile()))
+    for name, text in (("prices", PRICES), ("catalogue", CATALOGUE), ("promises", PROMISES)):
+        (folder / f"{name}.toml").write_text(text)
+    return folder
 
 
-def usage(weeks: float = 5, *, calls: float = 400.0, name: str = "small", refused: int = 0) -> dict[str, Any]:
+def plan_flags(folder: Path, *more: str) -> list[str]:
+    """Return the command that makes a plan of these files, with little effort: what is tested is not how sure it is."""
+    files = {name: str(folder / f"{name}.toml") for name in ("prices", "catalogue", "promises")}
+    flags = [part for name, path in files.items() for part in (f"--{name}", path)]
+    return [
+        "plan",
+        *("--usage", str(folder / "usage.json")),
+        *("--profile", f"machine={folder / 'profile.json'}"),
+        *flags,
+        *("--requests", "60", "--seeds", "2", "--workers", "1", "--today", "2026-11-10", "--quiet"),
+        *more,
+    ]
+
+
+def usage(weeks: float = 3, *, calls: float = 30_000.0, name: str = "small", refused: int = 0) -> dict[str, Any]:
     """Return a usage file of one base whose calls a busy hour are `calls`, with days and nights."""
     hours = int(weeks * 168)
     chance = np.random.default_rng(7)

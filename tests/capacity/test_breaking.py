@@ -14,6 +14,7 @@ from capacity.workload import Promise
 from tests.capacity.test_search import EFFORT, SCENE, counted
 
 
+@pytest.mark.deep
 def test_a_promise_breaks_above_the_proven_rate_where_its_mean_crosses_alpha(monkeypatch: pytest.MonkeyPatch) -> None:
     runs, told = KeptRuns(), counted(monkeypatch)
     effort = Effort(seeds=5, requests=1_500)
@@ -28,10 +29,11 @@ def test_a_promise_breaks_above_the_proven_rate_where_its_mean_crosses_alpha(mon
 
 
 def test_of_several_replicas_each_number_has_its_own() -> None:
-    found = operating_point(SCENE, EFFORT, replicas=(1, 2))
-    broken = with_breaking_rates(SCENE, found, EFFORT, KeptRuns()).breaks
+    effort = Effort(seeds=2, requests=120)
+    found = operating_point(SCENE, effort, replicas=(1, 2))
+    broken = with_breaking_rates(SCENE, found, effort, KeptRuns()).breaks
     assert broken.keys() == {1, 2} and broken[2].value > 1.5 * broken[1].value
-    assert broken[1] == breaking_rate(SCENE, found.points[1], EFFORT, KeptRuns())
+    assert broken[1] == breaking_rate(SCENE, found.points[1], effort, KeptRuns())
 
 
 def test_a_patient_promise_breaks_at_the_highest_rate() -> None:

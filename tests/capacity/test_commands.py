@@ -65,6 +65,7 @@ def test_bad_input_is_refused_with_one_line_and_nothing_is_written(
     assert not svg.exists() and not (tmp_path / "out.json").exists()
 
 
+@pytest.mark.deep  # the process imports torch
 def test_the_engines_process_says_why_it_failed(tmp_path: Path) -> None:
     with pytest.raises(PlanRefused, match=r"no config.json there"):
         list(lines_of(["--model", str(tmp_path)], seconds=60))

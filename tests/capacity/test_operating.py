@@ -167,31 +167,31 @@ def test_impossible_profiles_are_refused(tmp_path: Path) -> None:
 
 ALONE = """
 import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "django", "marketplace", "billing"): raise ImportError(name)
+sys.meta_path.insert(0, Absent())
 from capacity.simulate import Scene, run
-from capacity.steps import SHARES
-import capacity.__main__
+import capacity.__main__, capacity.commands.plan, capacity.commands.review
 from tests.capacity.profiles import profile, workload
 result = run(Scene(profile(), workload(adapters=40), replicas=2), 6.0, 60, 5)
-assert not {"torch", "django"} & set(sys.modules), "a plan needs neither"
 print(sum(call.ttft for call in result.calls).hex(), result.loads)
 """
 
 
 def test_plans_need_neither_torch_nor_django_and_the_same_seed_gives_the_same_bytes() -> None:
     root = Path(__file__).parents[2]
-    printed = [
-        subprocess.run(
-            [sys.executable, "-c", ALONE],
-            cwd=root,
-            env=os.environ | {"PYTHONPATH": str(root), "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        ).stdout
-        for seed in ("1", "2")
-    ]
-    assert printed[0] == printed[1] != ""
+    printed = subprocess.run(
+        [sys.executable, "-c", ALONE],
+        cwd=root,
+        env=os.environ | {"PYTHONPATH": str(root), "PYTHONHASHSEED": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    ).stdout
+    here = run(Scene(profile(), workload(adapters=40), replicas=2), 6.0, 60, 5)  # with another seed of hashes
+    assert printed.split() == [sum(call.ttft for call in here.calls).hex(), str(here.loads)]
 
 
 def test_a_promise_longer_than_a_run_does_not_hide_a_queue_that_grows() -> None:

@@ -1,9 +1,8 @@
-"""A plan from end to end, on a profile that needs no machine: fleet, steps, money, words, and the same bytes again."""
+"""A plan from end to end, on a profile that needs no machine: fleet, steps, money, words."""
 
 from __future__ import annotations
 
 import datetime
-import json
 import re
 from pathlib import Path
 from xml.etree import ElementTree
@@ -18,78 +17,73 @@ from capacity.report import document, markdown
 from capacity.terms import Terms
 from capacity.usage import read_usage
 from capacity.workload import Promise
-from tests.capacity.plan_files import FINGERPRINT, profile, usage, write_usage
+from tests.capacity.conftest import Planned
+from tests.capacity.plan_files import FINGERPRINT, usage, write_usage
+from tests.capacity.profiles import profile
 
 TODAY = datetime.date(2026, 11, 10)
-QUICK = Effort(seeds=2, requests=120)  # the fewest: what is tested is not how sure it is
+QUICK = Effort(seeds=2, requests=60)  # few: what is tested is not how sure it is
 
 
-def card(name: str, memory: float = 24e9, link: float | None = None) -> Accelerator:
+def card(name: str, memory: float = 0.3e9, link: float | None = None) -> Accelerator:
     return Accelerator(name, memory, 0.3e12, 121e12, None, link, 72, "a data sheet", TODAY)
 
 
 def inputs(folder: Path, **changes: object) -> Inputs:
     fields: dict[str, object] = {
-        "usage": read_usage(write_usage(folder, usage(calls=30_000.0))),
+        "usage": read_usage(write_usage(folder, usage())),
         "profiles": {FINGERPRINT: {"this machine": profile()}},
         "catalogue": {"card": card("card")},
         "prices": PriceList(
             "USD", (Price("own", "this machine", 1, 150_000, False, "", None, "an invented figure", TODAY),)
         ),
-        "terms": Terms(promises={"standard": Promise(ttft=2.0, tpot=0.2)}, alpha=0.95, weeks=1),
+        "terms": Terms(promises={"standard": Promise(ttft=2.0, tpot=0.2)}, alpha=0.9, weeks=1, workspace_gb=0.01),
         "today": TODAY,
         "effort": QUICK,
     }
     return Inputs(**(fields | changes))  # type: ignore[arg-type]
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
-    return document(plan(inputs(tmp_path_factory.mktemp("plan"))))
-
-
-def test_every_step_is_there_with_its_source(found: dict[str, object]) -> None:
-    steps = found["steps"]
-    assert isinstance(steps, list) and [step["number"] for step in steps] == list(range(1, 14))
+def test_every_step_is_there_with_its_source(planned: Planned) -> None:
+    found, steps = planned.document, planned.document["steps"]
+    assert [step["number"] for step in steps] == list(range(1, 14))
     assert all(step["source"] in ("measured", "simulated", "transferred", "catalogue") for step in steps)
     assert all(step["result"] and step["formula"] and step["unit"] for step in steps)
     assert found["source"] == "simulated" and found["check_by"] == "2026-11-17"
 
 
-def test_fleet_bears_the_demand_and_keeps_a_spare(found: dict[str, object]) -> None:
-    (words,) = [one for one in found["summary"] if one.startswith("small:")]  # type: ignore[attr-defined]
+def test_fleet_bears_the_demand_and_keeps_a_spare(planned: Planned) -> None:
+    found = planned.document
+    (words,) = [one for one in found["summary"] if one.startswith("small:")]
     replicas = int(re.findall(r"small: (\d+) replicas", words)[0])
-    targets = found["targets"]["pools"]["small"]  # type: ignore[index]
-    most = max(found["promised"][0]["high"]) / 3600 * 1.05  # type: ignore[index]
+    targets = found["targets"]["pools"]["small"]
+    most = max(found["promised"][0]["high"]) / 3600 * 1.05
     assert replicas >= 2 and targets["k"] == 1
     known = max(int(count) for count in targets["mu"] if int(count) <= replicas)
     assert replicas * targets["mu"][str(known)] / known >= most
     assert 0 < targets["ceiling"]["1"] <= 1
 
 
-def test_pictures_and_page(found: dict[str, object]) -> None:
-    figures = found["figures"]
-    assert isinstance(figures, list) and len(figures) == 6
+def test_pictures_and_page(planned: Planned) -> None:
+    figures = planned.document["figures"]
+    assert len(figures) == 6
     for figure in figures:
         ElementTree.fromstring(figure["svg"])
         assert figure["rows"] and all(len(row) == len(figure["head"]) for row in figure["rows"])
-    page = markdown(found)
+    page = markdown(planned.document)
     assert page.startswith("# Plan of the fleet, 2026-11-10") and "### 13. Money" in page and "nan" not in page
 
 
-def test_same_inputs_same_bytes(found: dict[str, object], tmp_path: Path) -> None:
-    again = document(plan(inputs(tmp_path)))
-    assert json.dumps(again, sort_keys=True) == json.dumps(found, sort_keys=True)
-
-
-def test_untouched_accelerator_and_old_price_are_said_in_words(tmp_path: Path) -> None:
+def test_untouched_accelerator_old_price_and_short_history_are_said_in_words(tmp_path: Path) -> None:
+    one_day = read_usage(write_usage(tmp_path, usage(weeks=1 / 7, calls=2000.0)))
     offers = PriceList("USD", (Price("rented", "card", 1, 800_000, False, "", None, "an offer", TODAY),))
-    made = plan(inputs(tmp_path, prices=offers, today=TODAY + datetime.timedelta(days=40)))
+    made = plan(inputs(tmp_path, usage=one_day, prices=offers, today=TODAY + datetime.timedelta(days=40)))
     assert document(made)["source"] == "transferred"
     assert any("was never run" in words and "factor of 1.3" in words for words in made.warnings)
     assert made.bases[0].chosen.factor == 1.3 and made.cost_low <= made.fleet.cost
     assert made.cost_high is None or made.cost_high >= made.fleet.cost
     assert any("40 days old (an offer)" in words for words in made.warnings)
+    assert any("1.0 days" in words for words in made.warnings)
     assert "40 days old" in markdown(document(made))
 
 
@@ -111,7 +105,7 @@ def test_untouched_accelerator_and_old_price_are_said_in_words(tmp_path: Path) -
         ({"prices": PriceList("USD", (Price("x", "unknown", 1, 1, False, "", None, "s", TODAY),))}, "in no catalogue"),
         (
             {
-                "catalogue": {"card": card("card", memory=0.2e9)},
+                "catalogue": {"card": card("card", memory=0.1e9)},
                 "prices": PriceList("USD", (Price("c", "card", 1, 1, False, "", None, "s", TODAY),)),
                 "terms": Terms(promises={"standard": Promise(ttft=2.0, tpot=0.2)}, workspace_gb=0.01),
             },
@@ -129,8 +123,3 @@ def test_no_calls_no_plan(tmp_path: Path) -> None:
     data["bases"][FINGERPRINT]["classes"] = {}
     with pytest.raises(PlanRefused, match="step 1: the usage has no calls"):
         plan(inputs(tmp_path, usage=read_usage(write_usage(tmp_path, data))))
-
-
-def test_one_day_of_history_is_said(tmp_path: Path) -> None:
-    made = plan(inputs(tmp_path, usage=read_usage(write_usage(tmp_path, usage(weeks=1 / 7, calls=2000.0)))))
-    assert any("1.0 days" in words for words in made.warnings)

@@ -24,6 +24,7 @@ from capacity.workload import Workload, draw
 from tests.capacity.plan_files import FINGERPRINT, START, usage
 from tests.capacity.profiles import profile, workload
 
+pytestmark = pytest.mark.deep
 REPLICAS, WEEKS_BEFORE = 2, 4
 LOAD = 0.81  # at 0.85 two rates that differ by 0.1 % state at least 0.94 and 0.79: there the plan's seeds decide
 CALLS_OF_AN_HOUR = 16  # of those that are counted, as many are simulated, at the hour's pace

@@ -34,6 +34,7 @@ def missing(monkeypatch: pytest.MonkeyPatch, shares: dict[float, float]) -> None
     monkeypatch.setattr(search, "run", world)
 
 
+@pytest.mark.deep
 def test_a_sketch_is_near_to_what_full_effort_proves_for_fewer_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = counted(monkeypatch)
     proven = operating_point(SCENE, Effort())

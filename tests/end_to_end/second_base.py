@@ -21,7 +21,7 @@ from devstack.supervisor import die_with_parent
 from protocol.proofs.documents import verify_document
 from protocol.proofs.keys import read_key_file
 from tests.end_to_end.platform import Platform
-from tests.serving.tiny import write_model
+from tests.warm import warm
 
 FIRST, SECOND = "smollm2-135m-instruct", "heron-tiny"
 WAIT_SECONDS = 120
@@ -73,7 +73,7 @@ class TwoBases:
 def second_base(platform: Platform, folder: Path) -> Iterator[TwoBases]:
     """Add a tiny llama with a byte-level vocabulary to the platform, and run a replica of it."""
     model = folder / SECOND
-    write_model(model)
+    warm().run("tests.together.maker", "model", model)
     platform.manage("add_base_model", str(model))
     credential = folder / "credential"
     issued = platform.manage("issue_replica_credential", "second-0", "--base", SECOND, "--host", "127.0.0.1")

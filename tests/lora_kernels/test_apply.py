@@ -17,8 +17,8 @@ from lora_kernels import (
     lora_shrink,
 )
 from lora_kernels.cpu.backend import SiteTensors
-from lora_kernels.cpu.library import load_library
 from tests.lora_kernels.factories import activations, make_adapter, one_site
+from tests.native_caller import needs_compiler
 
 SPEC = one_site(32, (16, 24), layers=2)
 
@@ -81,7 +81,7 @@ def test_gradients_flow_through_x(meta: BatchMetadata) -> None:
         torch.testing.assert_close(lora_apply(torch.zeros(4, 40), x, "site", 1, meta), delta)
 
 
-@pytest.mark.skipif(load_library() is None, reason="no C compiler")
+@needs_compiler
 def test_the_custom_op_is_sound_and_traces_as_one_graph(meta: BatchMetadata) -> None:
     y, x = activations(meta, torch.float32)
     expected = lora_apply(y.clone(), x, "site", 1, meta)

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from lora_kernels import AdapterPool, BatchMetadata, LoraKernelError, LoraPair, PoolSpec, SiteSpec, lora_apply
-from lora_kernels.cpu.library import load_library
 from tests.lora_kernels.factories import RANKS
+from tests.native_caller import needs_compiler
 
 SPEC = PoolSpec(
     (SiteSpec("qkv", 40, (24, 8, 8)), SiteSpec("down", 33, (40,)), SiteSpec("head", 40, (50,), num_layers=1)),
@@ -81,10 +81,8 @@ def check(pool: AdapterPool, slots: dict[int, Dense], rng: random.Random) -> Non
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("backend", ["c", "torch"])
+@pytest.mark.parametrize("backend", [pytest.param("c", marks=needs_compiler), "torch"])
 def test_whatever_the_order_each_slot_is_its_dense_sum_and_free_pages_are_zero(backend: str, seed: int) -> None:
-    if backend == "c" and load_library() is None:
-        pytest.skip("no C compiler")
     rng = random.Random(seed)
     pool = AdapterPool(SPEC, 40, 6, backend=backend)
     slots: dict[int, Dense] = {}

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from lora_kernels.cpu import backend
-from lora_kernels.cpu.library import load_library
 from lora_kernels.ops import torch_path
 from lora_kernels.storage.blocks import A_BLOCK, B_BLOCK, PAIRED, UNIT, WOVEN, unblocked_a, unblocked_b
+from tests.native_caller import needs_compiler
 
-pytestmark = pytest.mark.skipif(load_library() is None, reason="no C compiler")
+pytestmark = needs_compiler
 
 TYPES = [torch.float32, torch.bfloat16]
 

@@ -16,8 +16,9 @@ from tests.lora_kernels.factories import (
     requests_for,
     rows_of,
 )
+from tests.native_caller import needs_compiler
 
-pytestmark = pytest.mark.skipif(load_library() is None, reason="no C compiler")
+pytestmark = needs_compiler
 
 
 @pytest.mark.parametrize("instruction_set", ["native", "portable"])

@@ -15,15 +15,14 @@ from lora_kernels import (
     SiteSpec,
     TargetError,
 )
-from lora_kernels.cpu.library import load_library
 from lora_kernels.training import embed, lora_embed, lora_logits
 from tests.lora_kernels.factories import assert_near, make_adapter, mixed_rank_pool, one_site, requests_for, rows_of
+from tests.native_caller import needs_compiler
 
 VOCABULARY, WIDTH = 211, 48
 RANKS = (1, 8, 16, 24, 64)
 VARIANTS = [("torch", torch.float32), ("torch", torch.bfloat16), ("torch", torch.float16)]
-if load_library() is not None:
-    VARIANTS += [("c", torch.float32), ("c", torch.bfloat16), ("c", torch.int8)]
+VARIANTS += [pytest.param(("c", dtype), marks=needs_compiler) for dtype in (torch.float32, torch.bfloat16, torch.int8)]
 
 
 @pytest.fixture(params=VARIANTS, ids=lambda variant: f"{variant[0]}-{str(variant[1])[6:]}")

@@ -22,12 +22,12 @@ from lora_kernels import (
     reference,
 )
 from lora_kernels.batch import Grouped
-from lora_kernels.cpu.library import load_library
 from tests.lora_kernels.factories import make_adapter, mixed_rank_pool, one_site
 from tests.lora_kernels.fake_cuda import FakeCuda
+from tests.native_caller import HAS_COMPILER
 
 RANKS = (3, 16, 40)
-BACKENDS = ["torch"] if load_library() is None else ["torch", "c"]
+BACKENDS = ["torch", *(["c"] if HAS_COMPILER else [])]
 
 
 @functools.cache

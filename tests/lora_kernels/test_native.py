@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from lora_kernels import AdapterPool, BackendError, BatchMetadata, TargetError, lora_apply, native
-from lora_kernels.cpu.library import load_library
 from tests.lora_kernels.factories import RANKS, activations, make_adapter, mixed_rank_pool, one_site, requests_for
-from tests.native_caller import compiled
+from tests.native_caller import compiled, needs_compiler
 
-pytestmark = pytest.mark.skipif(load_library() is None, reason="no C compiler")
+pytestmark = needs_compiler
 
 # A forward pass in small: its own team, the same site applied `times` times on the same scratch.
 CALLER = """

@@ -15,9 +15,9 @@ from tests.lora_kernels.pairwise import pairwise
 ROOT = Path(__file__).parents[2]
 
 
-def run_interpreted(version: str, module: str) -> None:
+def run_interpreted(version: str, module: str, *arguments: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", f"tests.lora_kernels.{module}"],
+        [sys.executable, "-m", f"tests.lora_kernels.{module}", *arguments],
         cwd=ROOT,
         env=triton_setup.environment(version, interpret=True),
         capture_output=True,
@@ -28,20 +28,25 @@ def run_interpreted(version: str, module: str) -> None:
     assert done.returncode == 0, done.stderr[-4000:]
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.parametrize("version", triton_setup.VERSIONS)
 def test_every_pair_of_factors_of_the_matrix_equals_the_reference(version: str) -> None:
     run_interpreted(version, "triton_matrix")
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.parametrize("version", triton_setup.VERSIONS)
 def test_planes_embeddings_fp8_and_partial_adapters_equal_the_reference(version: str) -> None:
     run_interpreted(version, "triton_cases")
 
 
+def test_a_few_cases_of_the_matrix_and_an_embedding_equal_the_reference() -> None:
+    run_interpreted(triton_setup.NEWEST, "triton_matrix", "few")
+
+
+@pytest.mark.deep
 def test_the_gpu_benchmark_plans_checks_and_reports_without_a_gpu() -> None:
-    run_interpreted("3.9.0", "triton_benchmark")
+    run_interpreted(triton_setup.NEWEST, "triton_benchmark")
 
 
 def test_pairwise_cases_cover_all_pairs_that_are_allowed() -> None:

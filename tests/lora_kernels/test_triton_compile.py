@@ -16,7 +16,7 @@ from tests import triton_setup
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_the_kernels_that_serve_an_8b_model_compile_without_spills(tmp_path: Path) -> None:
     out = tmp_path / "compiled.json"
     done = subprocess.run(
@@ -42,6 +42,7 @@ def test_no_kernel_of_the_committed_table_spills_in_a_16_bit_type() -> None:
         check(row)
 
 
+@pytest.mark.deep
 def test_the_committed_table_was_made_from_these_kernels() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.kernels.gpu_compile", "--stale"],

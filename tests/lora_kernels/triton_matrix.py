@@ -1,8 +1,12 @@
-"""The matrix of the kernels' design in pairs, promises checked in each case. Run like triton_cases.py."""
+"""The matrix of the kernels' design in pairs, promises checked in each case. Run like triton_cases.py.
+
+With the argument `few`: three cases, one for each promise that cases check in turn, and an embedding.
+"""
 
 from __future__ import annotations
 
 import functools
+import sys
 from typing import Any
 
 import torch
@@ -20,6 +24,7 @@ from lora_kernels import (
 from lora_kernels.ops import triton_path
 from tests.lora_kernels.factories import RANKS, activations, assert_near, mixed_rank_pool, one_site, requests_for
 from tests.lora_kernels.pairwise import Case, pairwise
+from tests.lora_kernels.triton_cases import an_embedding
 
 FACTORS: dict[str, tuple[object, ...]] = {
     "rank": RANKS,
@@ -60,6 +65,14 @@ CASES: list[dict[str, Any]] = [
         "columns": "strided",
         "buffers": "exact",
     },
+]
+
+
+# In the order of what `check_case` looks at: a row alone, the halves, the first write.
+FEW: list[dict[str, Any]] = [
+    CASES[-2] | {"k": 576, "rank": 40},
+    CASES[-1] | {"k": 80, "tokens": 17, "slices": (64, 33, 16), "dtype": torch.float32, "buffers": "static"},
+    CASES[-1] | {"k": 64, "tokens": 15, "slices": (64, 64), "columns": "adjacent"},
 ]
 
 
@@ -114,7 +127,10 @@ def poison_scratch() -> None:
 
 if __name__ == "__main__":
     poison_scratch()
-    for number, one in enumerate(CASES):
+    few = sys.argv[1:] == ["few"]
+    if few:
+        an_embedding()
+    for number, one in enumerate(FEW if few else CASES):
         try:
             check_case(one, number)
         except Exception as error:

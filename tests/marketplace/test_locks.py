@@ -19,6 +19,7 @@ def test_rows_are_locked_nowhere_but_in_locks_py() -> None:
         "billing/locks.py",
         "marketplace/access/locks.py",
         "marketplace/accounts/locks.py",
+        "marketplace/accounts/seals/locks.py",
         "marketplace/catalog/locks.py",
         "marketplace/evals/locks.py",
         "marketplace/jobs/locks.py",

@@ -44,6 +44,7 @@ def manage(environment: dict[str, str], *arguments: str) -> subprocess.Completed
     return subprocess.run(command, env=environment, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.deep
 def test_an_empty_database_is_migrated_checks_included_and_migrating_again_changes_nothing(
     empty: dict[str, str],
 ) -> None:
@@ -104,6 +105,7 @@ def schema_of(address: str) -> set[tuple[Any, ...]]:
         return {(part, *row) for part, query in enumerate(SCHEMA) for row in admin.execute(query.encode()).fetchall()}
 
 
+@pytest.mark.deep
 def test_a_server_without_pgvector_is_migrated_and_searched_and_gets_vectors_once_it_has_it(
     empty: dict[str, str], django_db_setup: None
 ) -> None:

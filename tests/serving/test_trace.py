@@ -7,11 +7,9 @@ import threading
 import time
 from pathlib import Path
 
-import pytest
-
 from serving.kernels.forward import PARTS
-from serving.kernels.library import load_library
 from serving.trace import NO_TRACE, Trace
+from tests.native_caller import needs_compiler
 from tests.serving.harness import running
 from tests.serving.tiny import ADAPTERS, Tiny
 
@@ -70,7 +68,7 @@ def test_the_end_writes_the_file_and_a_disk_that_refuses_hurts_nobody(tmp_path: 
     assert not (tmp_path / "missing").exists()
 
 
-@pytest.mark.skipif(load_library() is None, reason="no C compiler")
+@needs_compiler
 async def test_a_replica_traces_what_each_forward_pass_spent_its_time_on(tiny: Tiny, tmp_path: Path) -> None:
     async with running(tiny, trace=tmp_path / "trace.json") as run:
         for adapter in (None, *ADAPTERS):

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from devstack.state import REPOSITORY
 from tests.tiers import SERVICES, costs
+from tests.triton_setup import NEWEST
 
 SERVING = [
     *("tests/benchmarks", "tests/capacity", "tests/devstack", "tests/examples", "tests/lora_kernels"),
@@ -86,7 +87,7 @@ def _beside() -> list[Part]:
     python = sys.executable
     return [
         Part("browser", [python, "-m", "tests.browser"]),
-        Part("triton", [python, "-m", "tests.triton_setup", "3.9.0"]),
+        Part("triton", [python, "-m", "tests.triton_setup", NEWEST]),
         Part("kernels", [python, "-c", "from serving.kernels.library import load_library; load_library()"]),
         Part("lint", ["make", "--no-print-directory", "lint"]),
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 # Fields that are read only to be refused or ignored.
-LEFT_OUT = frozenset({"audio", "functions", "modalities", "suffix", "web_search_options", "dimensions"})
+LEFT_OUT = frozenset({"audio", "modalities"})
 MEANINGS = {
     "model": "`org/slug`, or `org/slug@3` for its third version",
     "messages": "the chat so far",

@@ -27,7 +27,7 @@ from marketplace.api.authentication import ANONYMOUS, Caller, resolve_caller
 from marketplace.api.errors import body_too_large, not_found
 from marketplace.api.pagination import CreatedCursorPagination
 from marketplace.api.parsers import MAX_JSON_SIZE, BoundedJSONParser
-from marketplace.api.strict import require_types
+from marketplace.api.strict import require_known, require_shape
 from marketplace.api.throttling import CallerThrottle, RateState
 from marketplace.catalog import selectors as catalog_selectors
 from marketplace.catalog.models import Model, Version
@@ -102,6 +102,11 @@ class ControlView(APIView):
         self.caller = resolve_caller(request)
         audit.set_actor(self.actor)
 
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """Let a caller in who may do this, and asks for what there is."""
+        super().initial(request, *args, **kwargs)
+        require_known(self, request)
+
     def get_throttles(self) -> list[BaseThrottle]:
         """Return the operation's own limits and the one of every caller."""
         return [CallerThrottle(), *super().get_throttles()]
@@ -160,13 +165,13 @@ class ControlView(APIView):
     def parse(self, serializer: type[serializers.Serializer], *, query: bool = False, partial: bool = False) -> Any:
         """Validate the body (or the query string) and return the typed values.
 
-        Raises ValidationError, and InvalidInput for a value of another JSON type than the description says.
+        Raises ValidationError, and InvalidInput for an unknown name or another JSON type than the description says.
         """
         # A query as plain values: in a form an empty one would count as left out.
         data = self.request.query_params.dict() if query else self.request.data
         checked = serializer(data=data, partial=partial)
         if not query:
-            require_types(checked, data)
+            require_shape(checked, data)
         checked.is_valid(raise_exception=True)
         return checked.validated_data
 

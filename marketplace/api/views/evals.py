@@ -12,6 +12,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from billing.limited_keys import require_no_budget
 from marketplace.api.errors import not_found
 from marketplace.api.fields import Base64UrlField
 from marketplace.api.serializers import ModelEvaluation
@@ -101,6 +102,7 @@ class SetRunsView(ControlView):
     @extend_schema(operation_id="start_eval_run", request=StartRun, responses={201: RunShape})
     def post(self, request: Request, set_id: UUID) -> Response:
         """Measure a published version with this set, at the organization's expense and within the budget."""
+        require_no_budget("a run")
         found = owned_set(self, set_id)
         wanted = self.parse(self.StartRun)
         version = measured_version(found, wanted.pop("version", None))

@@ -11,7 +11,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from billing.limited_keys import Limits, create_limited_key
+from billing.limited_keys import Limits, create_limited_key, rotate_limited_key
 from marketplace.accounts import policies, selectors, services
 from marketplace.accounts.errors import NotAllowed
 from marketplace.accounts.key_services import LONGEST_OVERLAP
@@ -166,7 +166,7 @@ class RotateKeyView(KeyView):
         key = self.own_key(key_id)
         overlap = timedelta(seconds=self.parse(self.RotateKey)["overlap_seconds"])
         self.require_grant(key.scopes)
-        new, text = services.rotate_api_key(key=key, created_by=self.caller.user, overlap=overlap, actor=self.actor)
+        new, text = rotate_limited_key(key=key, created_by=self.caller.user, overlap=overlap, actor=self.actor)
         return Response(self.show(NewKey, new, text=text), status=201)
 
 

@@ -10,14 +10,15 @@ from uuid import UUID, uuid5
 import msgspec
 
 from marketplace.gateway.background.shapes import id_of
-from marketplace.gateway.errors import bad_request
+from marketplace.gateway.errors import bad_request, require_fields
 from marketplace.gateway.http import Scope, idempotency_key_of
+from marketplace.gateway.json_bodies import json_object
 
 DEFAULT_LIMIT = 20
 
 
 class NewBatch(msgspec.Struct):
-    """The body of `POST /v1/batches`; other fields of OpenAI's are ignored."""
+    """The body of `POST /v1/batches`."""
 
     input_file_id: str
     endpoint: str
@@ -25,7 +26,7 @@ class NewBatch(msgspec.Struct):
     metadata: dict[str, str] | None = None
 
 
-class BatchToQuote(msgspec.Struct):
+class BatchToQuote(msgspec.Struct, forbid_unknown_fields=True):
     """The body of `POST /v1/batches/quote`."""
 
     input_file_id: str
@@ -55,6 +56,13 @@ def read_json(content: bytes, kind: type[Any]) -> Any:
         return msgspec.json.decode(content, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise bad_request(f"The body cannot be read: {error}.") from None
+
+
+def read_batch(content: bytes) -> NewBatch:
+    """Return the body of `POST /v1/batches`. Raises Refusal 400."""
+    require_fields("batches", json_object(content))
+    wanted: NewBatch = read_json(content, NewBatch)
+    return wanted
 
 
 def cursor_of(scope: Scope, prefix: str) -> Cursor:

@@ -19,10 +19,10 @@ from marketplace.gateway.background.database import in_thread
 from marketplace.gateway.background.requests import (
     BatchToQuote,
     Cursor,
-    NewBatch,
     NewPrediction,
     cursor_of,
     id_for,
+    read_batch,
     read_json,
 )
 from marketplace.gateway.background.uploads import take_upload
@@ -155,7 +155,7 @@ async def _delete_file(asked: Asked) -> None:
 
 
 async def _create_batch(asked: Asked) -> None:
-    wanted: NewBatch = read_json(await read_body(asked.scope, asked.receive), NewBatch)
+    wanted = read_batch(await read_body(asked.scope, asked.receive))
     input_file_id = shapes.id_of(wanted.input_file_id, "file-", "input_file_id")
     number = id_for(asked.scope, asked.organization_id, "batch")
 

@@ -20,6 +20,7 @@ from django.http.multipartparser import MultiPartParser, MultiPartParserError
 
 from marketplace.accounts.errors import InvalidInput, Refusal
 from marketplace.gateway.background.database import in_thread
+from marketplace.gateway.errors import require_fields
 from marketplace.gateway.http import Receive, Scope, headers_of
 from marketplace.gateway.shares import UPLOAD_SECONDS, UPLOADS
 from marketplace.jobs.files import KEPT, Upload, announce
@@ -119,6 +120,7 @@ def _stored(body: _Body, content_type: str, size: int | None, upload: Upload) ->
         fields, _ = MultiPartParser(meta, cast(Any, body), [handler], "utf-8").parse()
     except (MultiPartParserError, SuspiciousOperation):
         raise InvalidInput("The form cannot be read.", code="invalid_form") from None
+    require_fields("files", {name.partition("[")[0]: values for name, values in fields.lists()})
     if not handler.name:
         raise InvalidInput("There is no file.", field="file")
     if fields.get("purpose") != File.Purpose.BATCH:

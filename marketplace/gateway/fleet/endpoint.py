@@ -16,6 +16,7 @@ from typing import Any
 
 from psycopg_pool import AsyncConnectionPool
 
+from marketplace.accounts.seals import SealBroken
 from marketplace.gateway.books import AWAY
 from marketplace.gateway.fleet.links import (
     BYTES_A_SECOND,
@@ -28,6 +29,7 @@ from marketplace.gateway.fleet.links import (
 )
 from marketplace.gateway.fleet.states import ReplicaState
 from marketplace.gateway.http import Receive, Scope, Send, headers_of, send_json, start_response
+from marketplace.vault.models import Replica
 from marketplace.vault.sessions import LEFT_SQL, SESSION_SQL
 from protocol.errors import ProtocolError
 from protocol.fleet import (
@@ -114,7 +116,11 @@ class FleetEndpoint:
             raise _Refused(503, "database", "the platform's database is away") from None
         if row is None:
             raise _Refused(401, "session_refused", "no living replica has this session; register again")
-        return Link(row[0], row[1], digest)
+        try:
+            replica = Replica.sealed_row(row)
+        except SealBroken:
+            raise _Refused(401, "session_refused", "no living replica has this session; register again") from None
+        return Link(replica["id"], replica["name"], digest)
 
     async def _hold(self, link: Link, scope: Scope, receive: Receive, send: Send) -> str:
         """Read and write until one side ends the link; return why it ended."""

@@ -21,6 +21,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from marketplace.gateway.books import AWAY
 from marketplace.gateway.fleet.links import Link, Links
+from marketplace.vault.models import PlatformKey
 from marketplace.vault.sessions import (
     ALLOWED,
     CONFIRMED_SQL,
@@ -137,7 +138,9 @@ class Renewals:
         now = self._clock()
         if now - self._keys_at >= KEYS_SECONDS:
             rows = await (await connection.execute(TICKET_KEYS_SQL)).fetchall()
-            self._keys, self._keys_at = encode_keys({str(kid): bytes(public) for kid, public in rows}), now
+            found = [PlatformKey.sealed_row(row) for row in rows]
+            self._keys = encode_keys({str(row["id"]): bytes(row["public_key"]) for row in found})
+            self._keys_at = now
         for link in links:
             if link.ticket_keys != self._keys:
                 link.tell_keys(self._keys)

@@ -10,7 +10,7 @@ from uuid import UUID
 import orjson
 
 from marketplace.accounts.metadata import parse_metadata
-from marketplace.gateway.errors import bad_request
+from marketplace.gateway.errors import bad_request, require_fields
 from marketplace.gateway.http import MAX_BODY_BYTES
 from marketplace.gateway.json_bodies import json_object
 from marketplace.gateway.requests import MOST_MAX_TOKENS
@@ -28,39 +28,6 @@ _HOSTED = (
     "local_shell",
     "shell",
     "apply_patch",
-)
-_READ = frozenset(
-    [
-        "model",
-        "input",
-        "instructions",
-        "stream",
-        "store",
-        "metadata",
-        "previous_response_id",
-        "max_output_tokens",
-        "temperature",
-        "top_p",
-        "tools",
-        "tool_choice",
-        "parallel_tool_calls",
-        "text",
-        "service_tier",
-        "user",
-        "safety_identifier",
-    ]
-)
-# Taken from clients that always send them: they mean nothing to the models here.
-_WITHOUT_EFFECT = frozenset(
-    [
-        "include",
-        "reasoning",
-        "stream_options",
-        "max_tool_calls",
-        "prompt_cache_key",
-        "prompt_cache_retention",
-        "prompt_cache_options",
-    ]
 )
 _PASSED_ON = ("temperature", "top_p", "parallel_tool_calls", "service_tier", "user", "safety_identifier")
 
@@ -147,9 +114,7 @@ def _refuse_unsupported(data: dict[str, Any]) -> None:
     if data.get("truncation") not in (None, "disabled"):
         message = "`truncation` must be disabled: what does not fit is refused, and nothing is left out."
         raise bad_request(message, "truncation", code="unsupported_parameter")
-    for name, value in data.items():
-        if name not in _READ and name not in _WITHOUT_EFFECT and value and name not in ("background", "truncation"):
-            raise bad_request(f"`{name[:64]}` is not supported.", name[:64], code="unsupported_parameter")
+    require_fields("responses", data)
 
 
 def _boolean(data: dict[str, Any], name: str) -> bool:

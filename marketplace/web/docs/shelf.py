@@ -13,8 +13,8 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "Calling models",
         (
-            *("api", "beams", "responses", "runs", "agents", "batches", "keys", "prices", "receipts", "budgets"),
-            *("replays", "guards", "trials", "promises", "search", "alerts", "webhooks", "errors"),
+            *("api", "fields", "beams", "responses", "runs", "agents", "batches", "keys", "prices", "receipts"),
+            *("budgets", "replays", "guards", "trials", "promises", "search", "alerts", "webhooks", "errors"),
         ),
     ),
     (

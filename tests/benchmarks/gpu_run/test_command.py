@@ -214,7 +214,7 @@ def test_a_trace_gives_durations_registers_and_occupancy_of_our_kernels() -> Non
     assert list(profile.traced(events)) == [{"kernel": "expand_kernel", "ns": 6500.0, "registers": 56}]
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_every_stage_s_program_runs_on_a_tiny_model_under_the_interpreter() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.benchmarks.gpu_run.interpreted"],

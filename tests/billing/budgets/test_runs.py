@@ -27,7 +27,7 @@ from tests.billing.support import USAGE_COST, charge, hold_request, hot_connecti
 from tests.database import as_owner
 from tests.marketplace.accounts.acts import acts_of
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("thread_connection_closed")]
 
 AMOUNT = 600  # nano-dollars set aside for each call
 EVERYTHING = TokenUsage(prompt_tokens=0, cached_tokens=0, completion_tokens=1_000)  # costs AMOUNT
@@ -66,11 +66,12 @@ async def refusal(conn: Any, request: HoldRequest) -> str:
     return refused.value.code
 
 
-async def test_of_calls_at_once_exactly_those_are_paid_that_the_run_is_funded_for() -> None:
+@pytest.mark.parametrize(("calls", "funded"), [(200, 80), pytest.param(1_000, 400, marks=pytest.mark.deep)])
+async def test_of_calls_at_once_exactly_those_are_paid_that_the_run_is_funded_for(calls: int, funded: int) -> None:
     world = await sync_to_async(World)()
     async with hot_pool(8) as pool:
         async with pool.connection() as conn:
-            run = await world.open(conn, cost=400 * AMOUNT)
+            run = await world.open(conn, cost=funded * AMOUNT)
 
         async def call() -> str:
             async with pool.connection() as conn:
@@ -82,12 +83,12 @@ async def test_of_calls_at_once_exactly_those_are_paid_that_the_run_is_funded_fo
                 await settle_hold(conn, charge(request.prediction_id, EVERYTHING))
                 return "paid"
 
-        outcomes = Counter(await asyncio.gather(*(call() for _ in range(1_000))))
+        outcomes = Counter(await asyncio.gather(*(call() for _ in range(calls))))
         async with pool.connection() as conn:
             end = await world.state(conn, run)
-    assert outcomes == {"paid": 400, "run_budget_exceeded": 600}
-    assert (end.calls, end.spent_nano_usd, end.held_nano_usd) == (400, 400 * AMOUNT, 0)
-    assert await sync_to_async(Usage.objects.count)() == 400
+    assert outcomes == {"paid": funded, "run_budget_exceeded": calls - funded}
+    assert (end.calls, end.spent_nano_usd, end.held_nano_usd) == (funded, funded * AMOUNT, 0)
+    assert await sync_to_async(Usage.objects.count)() == funded
 
 
 async def test_calls_are_counted_when_they_are_admitted_and_money_that_was_not_spent_comes_back() -> None:

@@ -11,7 +11,6 @@ from uuid import UUID
 import stripe
 from django.conf import settings
 from django.core.management import call_command
-from django.db import connection, transaction
 from django.utils import timezone
 from hypothesis.stateful import RuleBasedStateMachine, initialize
 
@@ -24,7 +23,7 @@ from marketplace.accounts.models import Organization
 from tests.billing.machine.model import Model
 from tests.billing.payouts.support import Clock, open_account
 from tests.billing.support import make_organization
-from tests.database import as_superuser
+from tests.database import behind_the_triggers
 
 One = TypeVar("One")
 BROKEN_BANK = "000111111116"  # Stripe's number of an account that the bank refuses
@@ -79,8 +78,7 @@ def pick(found: Iterable[One], number: int) -> One:
 
 def change(statement: str, *parameters: datetime) -> None:
     """Change rows as only time does, with the triggers off."""
-    with transaction.atomic(), as_superuser(), connection.cursor() as cursor:
-        cursor.execute("SET LOCAL session_replication_role = replica")
+    with behind_the_triggers() as cursor:
         cursor.execute(statement, parameters)
 
 

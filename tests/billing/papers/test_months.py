@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import connection, transaction
 
 from billing.account_statements import platform_statements, statements
 from billing.disputes.services import refresh_dispute
@@ -31,7 +30,7 @@ from tests.billing.papers.support import BUYER, make_platform, paid_top_up, text
 from tests.billing.payments import CENT, open_dispute, refund, spend
 from tests.billing.support import USAGE_COST, hold_request, make_organization, place, settle
 from tests.billing.test_periods import LAST_MONTH, in_last_month
-from tests.database import as_superuser
+from tests.database import behind_the_triggers
 
 pytestmark = pytest.mark.django_db(transaction=True)
 MONTH = f"{LAST_MONTH:%Y-%m}"
@@ -46,8 +45,7 @@ def last_month_s_books(double: StripeDouble) -> tuple[Organization, Organization
     for name, predictions in (("acme/triage", 3), ("acme/tickets", 2)):
         for _ in range(predictions):
             settle(place(hold_request(buyer, creator, model_name=name)).prediction_id)
-    with transaction.atomic(), as_superuser(), connection.cursor() as cursor:
-        cursor.execute("SET LOCAL session_replication_role = replica")
+    with behind_the_triggers() as cursor:
         cursor.execute("UPDATE billing_ledgertransaction SET created_at = %s", [in_last_month()])
         cursor.execute("UPDATE billing_topup SET credited_at = %s", [in_last_month()])
     post_entries()
@@ -166,8 +164,7 @@ def test_a_month_with_refunds_and_disputes_closes(double: StripeDouble) -> None:
         dispute_id = open_dispute(double, top_up)
         disputes.decide(double, dispute_id, won=won)
         refresh_dispute(dispute_id=dispute_id)
-    with transaction.atomic(), as_superuser(), connection.cursor() as cursor:
-        cursor.execute("SET LOCAL session_replication_role = replica")
+    with behind_the_triggers() as cursor:
         cursor.execute("UPDATE billing_ledgertransaction SET created_at = %s", [in_last_month()])
         cursor.execute("UPDATE billing_topup SET credited_at = %s", [in_last_month()])
         cursor.execute("UPDATE billing_topuprefund SET sent_at = %s", [in_last_month()])

@@ -9,7 +9,6 @@ from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
-from django.db import connection
 from django.utils import timezone
 
 from billing.integrity import find_discrepancies
@@ -26,7 +25,7 @@ from devstack.stripe_double.core import StripeDouble
 from marketplace.accounts.models import Organization
 from tests.billing.support import make_organization
 from tests.billing.top_ups import begin, pay, work
-from tests.database import as_superuser
+from tests.database import behind_the_triggers
 
 Kind = Account.Kind
 KINDS = (Kind.CREATOR_RESERVE, Kind.CREATOR_PAYABLE, Kind.PAYOUT_IN_TRANSIT, Kind.RECEIVABLE)
@@ -76,14 +75,12 @@ def move(organization: Organization, kind: Account.Kind, nano: int) -> LedgerTra
 
 def backdate(by: timedelta) -> None:
     """Move the last numbers of the books into the past."""
-    with as_superuser(), connection.cursor() as cursor:
-        cursor.execute("SET LOCAL session_replication_role = replica")
+    with behind_the_triggers() as cursor:
         cursor.execute(
             "UPDATE billing_instant SET reached_at = now() - %s WHERE sequence = (SELECT max(sequence) "
             "FROM billing_instant)",
             [by],
         )
-        cursor.execute("SET LOCAL session_replication_role = origin")
 
 
 def open_account(double: StripeDouble, organization: Organization, **onboarding: Any) -> PayoutAccount:

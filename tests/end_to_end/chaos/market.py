@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.end_to_end.platform import Platform
-from tests.serving.tiny import write_model
+from tests.warm import warm
 
 LISTING = "chaos/tiny"
 CONTEXT = 512  # tokens, one a byte
@@ -46,8 +46,7 @@ class ChaosMarket:
 def open_chaos_market(platform: Platform, names: list[str]) -> ChaosMarket:
     """Put `chaos/tiny` up for sale. One management command does it all: each start of Django costs seconds."""
     model = Path(platform.state.root) / "chaos-model"
-    model.mkdir()
-    write_model(model)
+    warm().run("tests.together.maker", "model", model)
     script = f"MODEL = {str(model)!r}\nNAMES = {names!r}\n{_OPEN}"
     made = json.loads(platform.manage("shell", "-v", "0", "-c", script).splitlines()[-1])
     return ChaosMarket(model, made["database_url"], made["credentials"])

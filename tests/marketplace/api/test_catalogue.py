@@ -52,7 +52,9 @@ def test_a_listing_is_created_changed_and_priced() -> None:
     assert model["price"] is None and model["newest_version"] is None
     assert error_of(api.post("models", body), 409)["code"] == "slug_taken"
 
-    changed = api.call("PATCH", "models/acme/triage", {"summary": "", "visibility": "private", "slug": "other"}).json()
+    renamed = api.call("PATCH", "models/acme/triage", {"summary": "", "slug": "other"})
+    assert error_of(renamed, 400)["field"] == "slug", "a listing keeps its name, and who sends one hears of it"
+    changed = api.call("PATCH", "models/acme/triage", {"summary": "", "visibility": "private"}).json()
     assert (changed["summary"], changed["visibility"], changed["slug"]) == ("", "private", "triage")
     assert changed["title"] == "Triage"
 

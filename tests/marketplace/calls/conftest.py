@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from tests.marketplace.gateway.conftest import World, _own_database_url, world
+from tests.marketplace.gateway.conftest import World, _own_database_url, shared_gateway, world
 
-__all__ = ["_own_database_url", "api", "world"]
+__all__ = ["_own_database_url", "api", "shared_gateway", "world"]
 
 
 @pytest.fixture

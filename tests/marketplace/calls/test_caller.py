@@ -29,6 +29,8 @@ from marketplace.calls import (
 from marketplace.catalog.models import Version
 from tests.marketplace.gateway.conftest import FUNDS, World, money
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 COST = 500 + 6 * 1_000 + 4 * 100 + 5 * 3_000  # nano-dollars of the scripted replica's answer
 
 
@@ -99,7 +101,7 @@ async def test_a_closed_purse_pays_nothing_and_leaves_no_budget(api: World) -> N
     await sync_to_async(close_purse)(purse)
     await sync_to_async(close_purse)(purse)
     assert await sync_to_async(BudgetNode.objects.filter(api_key=purse).count)() == 0
-    await asyncio.sleep(2.1)  # gateways know a key for 2 s
+    api.let_pass(2)
     outcomes, end = await run(purse, calls(api, 3))
     assert (outcomes, end and end.code) == ([], "stopped")
     assert (await money(api))["posted"] == FUNDS - COST

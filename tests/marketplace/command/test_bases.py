@@ -18,8 +18,7 @@ from marketplace.command.main import app
 from marketplace.vault.identities import Terms, issue_credential
 from serving.models.config import ModelConfig
 from tests.marketplace.vault.factories import make_model
-from tests.serving.models.families import build
-from tests.serving.tiny import write_tokenizer
+from tests.warm import warm
 
 pytestmark = pytest.mark.django_db
 
@@ -37,11 +36,8 @@ WORDS = {
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
     """A folder of each documented family, as transformers writes it, with a tokenizer."""
     root = tmp_path_factory.mktemp("bases")
-    made = {name: root / name for name in WORDS}
-    for name, folder in made.items():
-        build(name).save_pretrained(folder)
-        write_tokenizer(folder)
-    yield made
+    warm().run("tests.together.maker", "families", root, *WORDS)
+    yield {name: root / name for name in WORDS}
 
 
 def run(*arguments: object) -> Result:

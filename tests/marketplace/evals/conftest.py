@@ -23,9 +23,9 @@ from marketplace.evals.tasks import run_evaluation
 from marketplace.vault import keys
 from marketplace.vault.services import register_signing_key
 from sealed_weights import CreatorIdentity, generate_key, seal_rows, wrap_dek_for_platform
-from tests.marketplace.gateway.conftest import World, _own_database_url, world
+from tests.marketplace.gateway.conftest import World, _own_database_url, shared_gateway, world
 
-__all__ = ["_own_database_url", "api", "world"]
+__all__ = ["_own_database_url", "api", "shared_gateway", "world"]
 
 IDENTITY = CreatorIdentity.generate()
 LABEL = {"kind": "label", "field": "category"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from pathlib import Path
@@ -27,12 +26,12 @@ from tests.marketplace.gateway.conftest import FUNDS, World, keep_alive, money
 from tests.marketplace.gateway.scripted_replica import ScriptedReplica
 from tests.sealed_weights.factories import HF_CONFIG as CONFIG
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 SMALLER = "ef" * 32
 CALLS = "/v1/chat/completions"
 
 
-@pytest_asyncio.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def smaller(api: World, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ScriptedReplica]:
     """A replica of a second checkpoint, which takes every call that it gets; the reference's refuses none either."""
     monkeypatch.setattr("marketplace.evals.clearing.current_app.send_task", lambda *_, **__: None)
@@ -68,11 +67,6 @@ async def call(world: World, count: int = 1) -> None:
         assert answer.status == 200, await answer.text()
 
 
-async def look_again() -> None:
-    """Let the gateway forget what it knows of offers and replicas."""
-    await asyncio.sleep(1.1)
-
-
 async def clearance() -> Clearance:
     return await sync_to_async(Clearance.objects.select_related("version__model__organization", "checkpoint").get)()
 
@@ -80,7 +74,7 @@ async def clearance() -> Clearance:
 async def alone(world: World, on: str) -> None:
     """Let no replica but those of this checkpoint live."""
     await sync_to_async(Replica.objects.exclude(base_fingerprint=on).update)(gone_at=timezone.now())
-    await look_again()
+    world.let_pass(1)
 
 
 async def measured(world: World, folder: Path, labels: list[str]) -> EvalRun:
@@ -130,7 +124,7 @@ async def test_a_checkpoint_that_loses_too_much_is_never_called(
     assert (found.state, found.is_cleared) == ("failed", False)
     assert (found.correct, found.reference_correct, found.same_answers) == (0, 20, 0)
     asked = len(smaller.served)
-    await look_again()
+    api.let_pass(1)
     await call(api, 3)
     await alone(api, SMALLER)
     before = await money(api)
@@ -140,11 +134,11 @@ async def test_a_checkpoint_that_loses_too_much_is_never_called(
 
     # With the creator's leave it is, and the audit log says so; once it is refused, it is not again.
     await sync_to_async(set_leave)(clearance=found, leave="given")
-    await look_again()
+    api.let_pass(1)
     await call(api)
     assert len(smaller.served) == asked + 1
     await sync_to_async(set_leave)(clearance=found, leave="refused")
-    await look_again()
+    api.let_pass(1)
     assert (await api.http.post(CALLS, json=api.body())).status == 503
     acts = await sync_to_async(list)(
         AuditEntry.objects.filter(act__startswith="version.").values_list("act", "data").order_by("id")
@@ -157,7 +151,7 @@ async def test_another_attempt_may_be_on_another_checkpoint_and_its_receipt_name
 ) -> None:
     await sync_to_async(clear_versions)()
     await sync_to_async(set_leave)(clearance=await clearance(), leave="given")
-    await look_again()
+    api.let_pass(1)
     for busy, free in ((api.replica, smaller), (smaller, api.replica)):
         busy.mode, free.mode = "refuse", "normal"
         await call(api)

@@ -28,7 +28,7 @@ from tests.marketplace.catalog.factories import stored_path
 from tests.marketplace.evals.conftest import CANARY, LABEL, rows, work
 from tests.marketplace.gateway.conftest import World
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 Begin = Callable[..., Any]
 
 

@@ -3,43 +3,63 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
 import json
 import socket
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest import mock
+from uuid import UUID
 
 import aiohttp
 import pytest
 import pytest_asyncio
 import uvicorn
 from asgiref.sync import sync_to_async
-from django.db import connections
+from django.conf import settings as live
+from django.db import connection, connections
 from django.utils import timezone
 
 from billing.ledger import get_account
 from billing.lots import deposit
-from billing.models import Account, Hold, LedgerTransaction, Lot, Usage
+from billing.models import Account, GatewayProcess, Hold, LedgerTransaction, Lot, Usage
 from billing.selectors import platform_summary
 from billing.splits import simple_parts, split_id
 from marketplace.accounts.models import ApiKey, Organization
 from marketplace.accounts.services import create_api_key
 from marketplace.catalog.models import Model, Price, Version
 from marketplace.catalog.services import register_base
+from marketplace.gateway import silence
 from marketplace.gateway.app import Gateway
+from marketplace.gateway.cache import TtlCache
 from marketplace.vault.models import Replica
 from marketplace.vault.services import bootstrap_platform_keys
 from protocol.events import event_data
+from tests.database import as_superuser, empty_tables
 from tests.marketplace.gateway.scripted_replica import ScriptedReplica
 
 FUNDS = 5_000_000  # nano-dollars: a good hundred small predictions, not one of the largest
 LARGE = 16 * 2**20  # bytes: more than the sockets between gateway and client hold
 FINGERPRINT = "ab" * 32
+OF_THE_GATEWAY = ("vault_platformkey", "billing_gateway")  # tables with what it was started with
+FORGOTTEN_SECONDS = 24 * 3600.0  # more than any of its caches keeps
 UNTOUCHED = {"posted": FUNDS, "held": 0, "creator": 0, "sum": 0, "usage": 0}  # `money` where nothing happened
+
+
+class CacheClock:
+    """The time by which the caches of a gateway grow old: that of the machine, and what tests add."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0  # seconds
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.ahead
 
 
 @dataclass
@@ -53,14 +73,19 @@ class World:
     model: Model
     version: Version
     replica: ScriptedReplica
-    http: aiohttp.ClientSession
-    split_id: int = 0  # of the model
-    url: str = ""  # of the gateway
-    gateway: Gateway = field(default_factory=Gateway)
-    server: uvicorn.Server = field(init=False)
+    split_id: int  # of the model
+    url: str  # of the gateway
+    gateway: Gateway
+    server: uvicorn.Server
+    clock: CacheClock
+    http: aiohttp.ClientSession = field(init=False)
 
     def body(self, **changes: object) -> dict[str, object]:
         return {"model": "maker/thing", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8, **changes}
+
+    def let_pass(self, seconds: float) -> None:
+        """Let the gateway's caches grow so much older."""
+        self.clock.ahead += seconds
 
     def balance(self, organization: Organization, kind: str) -> Account:
         return Account.objects.get(organization=organization, kind=kind)
@@ -100,8 +125,8 @@ async def broken_stream(world: World) -> str:
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Wait until the condition holds, for a minute at most."""
-    deadline = time.monotonic() + 60
+    """Wait until the condition holds, for minutes on a busy machine."""
+    deadline = time.monotonic() + 300
     while not await condition():
         assert time.monotonic() < deadline, "it did not come to that"
         await asyncio.sleep(0.02)
@@ -135,8 +160,7 @@ def keep_alive() -> None:
     Replica.objects.update(last_seen_at=timezone.now() + timedelta(hours=1))
 
 
-def build(replica: ScriptedReplica) -> World:
-    bootstrap_platform_keys()
+def build(replica: ScriptedReplica, running: Running) -> World:
     consumer = Organization.objects.create(slug="buyer", name="Buyer")
     creator = Organization.objects.create(slug="maker", name="Maker")
     get_account(kind=Account.Kind.CREATOR_RESERVE, organization=creator)
@@ -172,38 +196,109 @@ def build(replica: ScriptedReplica) -> World:
     keep_alive()
     key, text = create_api_key(organization=consumer, name="t", scopes=["predict"], created_by=None)
     split = split_id(simple_parts(creator.pk, 8_000))
-    return World(consumer, creator, key, text, model, version, replica, None, split)  # type: ignore[arg-type]
+    of_gateway = (running.url, running.gateway, running.server, running.clock)
+    return World(consumer, creator, key, text, model, version, replica, split, *of_gateway)
 
 
-@pytest_asyncio.fixture
-async def world(transactional_db: None) -> AsyncIterator[World]:
+@dataclass
+class Running:
+    """The gateway that the worlds of one file share, in the event loop of that file."""
+
+    gateway: Gateway
+    server: uvicorn.Server
+    url: str
+    clock: CacheClock
+    process: UUID  # of the gateway
+    tasks: set[asyncio.Task[Any]]  # of the gateway itself, for as long as it lives
+
+    async def idle(self) -> None:
+        """Wait until all is over that the last test began, but connections that a replica holds open."""
+        ended = time.monotonic() + 300
+        while rest := {one for one in asyncio.all_tasks() - self.tasks - {asyncio.current_task()} if not _stays(one)}:
+            await asyncio.wait(rest, timeout=1)
+            assert time.monotonic() < ended, f"a test left work behind: {rest}"
+
+
+def _stays(task: asyncio.Task[Any]) -> bool:
+    """Return whether the task belongs to no call: the gateways' links among each other, a replica's connections."""
+    return getattr(task.get_coro(), "__qualname__", "").startswith(("Relay.", "RequestHandler."))
+
+
+@contextlib.contextmanager
+def own_database(deliveries: Path) -> Iterator[None]:
+    """Point what opens connections by URL at this worker's test database, and a gateway's log at a folder."""
+    before = live.ENV
+    url = f"{before.database_url.rsplit('/', 1)[0]}/{connection.settings_dict['NAME']}"
+    live.ENV = dataclasses.replace(before, database_url=url, delivery_dir=deliveries)
+    yield
+    live.ENV = before
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared_gateway(
+    django_db_setup: None, django_db_blocker: Any, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Running]:
+    """One gateway for all worlds of a file: its start and its first call, over new connections, take half a second."""
+    clock = CacheClock()
+    clocked = mock.patch.dict(TtlCache.__init__.__kwdefaults__, clock=clock)
+    with django_db_blocker.unblock(), own_database(tmp_path_factory.mktemp("deliveries")), clocked:
+        await sync_to_async(bootstrap_platform_keys)()
+        gateway = Gateway()
+        server = uvicorn.Server(uvicorn.Config(gateway, port=0, log_level="warning", lifespan="on"))
+        task = asyncio.create_task(server.serve())
+        while not server.started:
+            assert not task.done()
+            await asyncio.sleep(0.005)
+        url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        process = (await sync_to_async(GatewayProcess.objects.get)()).pk
+        tasks = {one for one in asyncio.all_tasks() if one is not asyncio.current_task()}
+        yield Running(gateway, server, url, clock, process, tasks)
+        server.should_exit = True
+        await task
+        await sync_to_async(empty_tables)()
+        await sync_to_async(connections.close_all)()  # of the thread that ran the ORM for this loop
+
+
+def _empty(process: UUID) -> None:
+    """Empty the database, but for what a running gateway has there."""
+    empty_tables(keep=OF_THE_GATEWAY)
+    with as_superuser():
+        GatewayProcess.objects.exclude(pk=process).delete()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def world(request: pytest.FixtureRequest, db: None, shared_gateway: Running) -> AsyncIterator[World]:
+    """New organizations, a key, a wallet, a model and a replica in a database without any others.
+
+    What a test leaves to the next one is a gateway whose caches are too old to be used. `db` is there for
+    pytest-django, which makes a database for tests that ask for it by this name; its transaction stays empty.
+    """
+    marker = request.node.get_closest_marker("asyncio")
+    same_loop = marker is not None and marker.kwargs.get("loop_scope") == "module"
+    assert same_loop, 'the gateway answers in its own loop alone: pytest.mark.asyncio(loop_scope="module")'
     replica = ScriptedReplica()
     await replica.start()
-    world = await sync_to_async(build)(replica)
-    server = world.server = uvicorn.Server(uvicorn.Config(world.gateway, port=0, log_level="warning", lifespan="on"))
-    task = asyncio.create_task(server.serve())
-    while not server.started:
-        assert not task.done()
-        await asyncio.sleep(0.01)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    world.url = f"http://127.0.0.1:{port}"
+    world = await sync_to_async(build)(replica, shared_gateway)
     async with aiohttp.ClientSession(world.url, headers={"authorization": f"Bearer {world.key_text}"}) as world.http:
         yield world
-    server.should_exit = True
-    await task
+    await shared_gateway.idle()
     await replica.stop()
-    await sync_to_async(connections.close_all)()  # of the thread that ran the ORM for this loop
+    await shared_gateway.idle()
+    shared_gateway.clock.ahead += FORGOTTEN_SECONDS
+    await sync_to_async(_empty)(shared_gateway.process)
 
 
 @pytest.fixture(autouse=True)
-def _own_database_url(settings: object, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def _no_head_before_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refusals of streams keep their status, however slow the machine; test_silence.py is about what comes before."""
+    monkeypatch.setattr(silence, "HEAD_SECONDS", 3600.0)
+
+
+@pytest.fixture(autouse=True)
+def _own_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
     """The gateway opens its own pool by URL: point it at this worker's test database, and its log at this test."""
-    if "transactional_db" in request.fixturenames or "world" in request.fixturenames:
-        import dataclasses
-
-        from django.conf import settings as live
-        from django.db import connection
-
-        name = connection.settings_dict["NAME"]
-        url = live.ENV.database_url.rsplit("/", 1)[0] + f"/{name}"
-        settings.ENV = dataclasses.replace(live.ENV, database_url=url, delivery_dir=tmp_path)  # type: ignore[attr-defined]
+    if "transactional_db" not in request.fixturenames:
+        yield
+        return
+    with own_database(tmp_path):
+        yield

@@ -59,6 +59,7 @@ class ScriptedReplica:
         self.script: list[str] = []
         self.die = asyncio.Event()
         self.lives_on = asyncio.Event()
+        self.sign_of_life = 0.0  # when the last one was given, by the monotonic clock
         self.lies: dict[str, Any] = {}
         self.lie: Lie | None = None  # makes the receipt of an answer
         self.padding = 0
@@ -198,6 +199,7 @@ class ScriptedReplica:
             if claims["jti"] in self.cancelled:
                 return _abort(request, response)
             await response.write(WAITING if stream else b" ")
+            self.sign_of_life = time.monotonic()
             await asyncio.sleep(0.05)
         if mode == "late_refusal":
             error = {"message": "queue full", "type": "rate_limit_error", "code": "queue_full", "param": None}

@@ -14,7 +14,7 @@ from marketplace.catalog import services as catalog
 from marketplace.catalog.services.listings import ListingText
 from tests.marketplace.gateway.conftest import UNTOUCHED, World, money
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @sync_to_async
@@ -41,8 +41,7 @@ def answer(request: AccessRequest, answer: str) -> None:
 
 async def call(world: World, path: str = "/v1/chat/completions") -> tuple[int, Any]:
     """Make a call that sees the last change; return status and error."""
-    world.gateway._offers._rows._entries.clear()
-    world.gateway._offers._admittance._known._entries.clear()
+    world.let_pass(1)
     async with world.http.post(path, json=world.body()) as found:
         body = await found.json()
         return found.status, body.get("error")

@@ -10,7 +10,7 @@ from marketplace.accounts.run_tokens import issue_run_token
 from tests.marketplace.gateway.conftest import UNTOUCHED, World, money
 from tests.marketplace.gateway.test_contracts import CONTRACT, take_up
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 def bare(world: World) -> dict[str, str]:

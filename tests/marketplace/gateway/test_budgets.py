@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from asgiref.sync import sync_to_async
 
 from billing.budgets import tree
 from billing.budgets.limits import Limits
 from billing.models import BudgetAlert, BudgetNode, Hold, Usage
 from tests.marketplace.gateway.conftest import UNTOUCHED, World, money, until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 OUTPUT = 3_000  # nano-dollars of one token
 STOP = {"x-intarsia-on-budget": "stop"}

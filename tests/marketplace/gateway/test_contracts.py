@@ -16,7 +16,7 @@ from marketplace.gateway.requests import DEFAULT_MAX_TOKENS
 from marketplace.gateway.writer import Writer
 from tests.marketplace.gateway.conftest import UNTOUCHED, World, broken_stream, events, until_closed
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 SCHEMA = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}
 CONTRACT = {
@@ -57,7 +57,7 @@ async def test_the_hold_is_for_the_instructions_and_the_contracts_own_limit(worl
     plain = await hold_of(world, message(world))
     assert (plain.max_prompt_tokens, plain.max_tokens) == (bound, DEFAULT_MAX_TOKENS)
     await take_up(world)
-    world.gateway._offers._rows._entries.clear()
+    world.let_pass(1)
     held = await hold_of(world, message(world))
     assert (held.max_prompt_tokens, held.max_tokens) == (bound + 100, 24)
     ticket = world.replica.served[-1]

@@ -15,7 +15,6 @@ from billing.hotpath import HoldRequest
 from billing.models import Correction, Hold, Incident, Usage
 from marketplace.gateway import books
 from marketplace.gateway.http import Client
-from marketplace.gateway.offers import Offers
 from marketplace.gateway.writer import Writer
 from marketplace.vault.models import Replica
 from tests.marketplace.gateway.conftest import (
@@ -34,7 +33,7 @@ from tests.marketplace.gateway.conftest import (
 from tests.marketplace.gateway.scripted_replica import ScriptedReplica
 from tests.marketplace.gateway.test_predictions import COST
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 ONE_TOKEN = COST - 4 * 3000
 MESSAGES: Any = [{"role": "user", "content": "hi"}]
@@ -187,7 +186,7 @@ async def test_each_replica_that_is_asked_is_an_attempt_of_its_own(world: World)
     await sync_to_async(row.save)(force_insert=True)
     await sync_to_async(keep_alive)()
     world.replica.mode = other.mode = "refuse"
-    world.gateway._offers = Offers()  # it keeps the list of replicas for a second
+    world.let_pass(1)
     refused = await world.http.post("/v1/chat/completions", json=world.body())
     assert refused.status == 429
     asked = [*world.replica.served, *other.served]
@@ -217,7 +216,7 @@ async def test_a_replica_that_is_lost_before_its_answer_begins_is_replaced_silen
     lost = await world.http.post("/v1/chat/completions", json=world.body())
     assert lost.status == 503 and "Nothing was charged" in await lost.text()
     assert sum(len(one.received) > 0 for one in everyone) == 2, "a request that ends replicas does not meet all of them"
-    await asyncio.sleep(1.1)  # until replicas are looked up again, whose heartbeats are of the future
+    world.let_pass(1)  # replicas are looked up again, whose heartbeats are of the future
     for one in everyone:
         one.mode = "normal"
     first = next(one for one in everyone if any(claims.get("attempt", 1) == 1 for claims in one.served))

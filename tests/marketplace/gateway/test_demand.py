@@ -30,10 +30,10 @@ from marketplace.vault.pool_demand import (
 )
 from tests.marketplace.gateway.conftest import UNTOUCHED, World, broken_stream, keep_alive, money, until
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-@pytest_asyncio.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def valkey() -> AsyncIterator[AsyncRedis]:
     found = AsyncRedis.from_url(settings.ENV.valkey_url)
     yield found

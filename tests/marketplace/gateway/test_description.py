@@ -16,7 +16,7 @@ from marketplace.gateway.app import OWN_THINGS, POSTED
 from marketplace.gateway.background.routes import _ROUTES as BACKGROUND
 from tests.marketplace.gateway.conftest import World
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.asyncio]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 def problems(name: str, answer: Any) -> list[str]:

@@ -18,7 +18,7 @@ from marketplace.gateway.writer import Writer
 from tests.marketplace.gateway.conftest import FUNDS, UNTOUCHED, World, money, until, until_closed
 from tests.marketplace.gateway.test_predictions import COST
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from asgiref.sync import sync_to_async
 
 from marketplace.accounts.models import FeatureSwitch
 from marketplace.gateway import features
 from tests.marketplace.gateway.conftest import UNTOUCHED, World, money, until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 async def test_predictions_stop_for_those_for_whom_they_are_off(world: World) -> None:

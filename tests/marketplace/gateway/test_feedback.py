@@ -19,7 +19,7 @@ from redis import Redis
 from marketplace.accounts.services import create_api_key
 from marketplace.watch import refusals
 from marketplace.watch.models import Demand, Hour, HourCaller, Thumb
-from tests.marketplace.gateway.conftest import World, money
+from tests.marketplace.gateway.conftest import World, money, until
 
 PAGE = Path(__file__).parents[3] / "docs" / "in-use.md"
 ANY = str(uuid.UUID(int=1))
@@ -42,7 +42,7 @@ def thumbs() -> list[bool]:
     return list(Thumb.objects.values_list("is_up", flat=True))
 
 
-@pytest.mark.asyncio
+@pytest.mark.asyncio(loop_scope="module")
 async def test_a_thumb_is_given_once_per_paid_call_and_changed_for_a_day(world: World) -> None:
     made = await prediction(world)
     before = await money(world)
@@ -54,7 +54,7 @@ async def test_a_thumb_is_given_once_per_paid_call_and_changed_for_a_day(world: 
     assert (status, answer["error"]["code"]) == (409, "thumb_counts") and await thumbs() == [False]
 
 
-@pytest.mark.asyncio
+@pytest.mark.asyncio(loop_scope="module")
 async def test_nobody_gives_a_thumb_for_a_call_that_they_did_not_pay(world: World) -> None:
     made = await prediction(world)
     _, creators = await sync_to_async(create_api_key)(
@@ -66,7 +66,7 @@ async def test_nobody_gives_a_thumb_for_a_call_that_they_did_not_pay(world: Worl
     assert await thumbs() == []
 
 
-@pytest.mark.asyncio
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(
     "body",
     [
@@ -83,7 +83,7 @@ async def test_another_body_is_refused(world: World, body: dict[str, Any]) -> No
     assert (await world.http.get("/v1/feedback")).status == 405
 
 
-@pytest.mark.asyncio
+@pytest.mark.asyncio(loop_scope="module")
 async def test_openai_python_posts_it(world: World) -> None:
     made = await prediction(world)
     async with openai.AsyncOpenAI(base_url=f"{world.url}/v1", api_key=world.key_text) as client:
@@ -91,7 +91,7 @@ async def test_openai_python_posts_it(world: World) -> None:
     assert answer == {"prediction_id": made, "thumb": "up"} and await thumbs() == [True]
 
 
-@pytest.mark.asyncio
+@pytest.mark.asyncio(loop_scope="module")
 async def test_the_example_of_the_page_runs(world: World) -> None:
     (block,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     names = {"BASE_URL": world.url, "PREDICT_KEY": world.key_text, "MODEL": "maker/thing"}
@@ -105,7 +105,7 @@ def counted() -> list[tuple[int, dict[str, int], int]]:
     return [(row.failures, row.refused, HourCaller.objects.filter(hour=row.hour).count()) for row in Hour.objects.all()]
 
 
-@pytest.mark.asyncio
+@pytest.mark.asyncio(loop_scope="module")
 async def test_refusals_of_a_version_are_counted_once_and_good_answers_cost_nothing(world: World) -> None:
     with Redis.from_url(settings.ENV.valkey_url) as valkey:
         valkey.delete(refusals.COUNTERS, f"{refusals.COUNTERS}:batch")
@@ -116,11 +116,11 @@ async def test_refusals_of_a_version_are_counted_once_and_good_answers_cost_noth
             assert (await world.http.post("/v1/chat/completions", json=world.body(max_tokens=10**6))).status == 402
         await world.replica.stop()
         assert (await world.http.post("/v1/chat/completions", json=world.body())).status == 503
-        for _ in range(100):
-            if sum(map(int, valkey.hvals(refusals.COUNTERS))) == 3:
-                break
-            await asyncio.sleep(0.02)  # a refusal does not wait for its count
-        assert sum(map(int, valkey.hvals(refusals.COUNTERS))) == 3
+
+        async def three() -> bool:  # a refusal does not wait for its count
+            return sum(map(int, valkey.hvals(refusals.COUNTERS))) == 3
+
+        await until(three)
     ((failures, codes, callers),) = await counted()
     demand = await sync_to_async(lambda: list(Demand.objects.values_list("latency_class", "served", "refused")))()
     assert demand == [("standard", 0, 1)], "what is too dear, or unknown, would have been no load"

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 import uuid
-from typing import Any
 
 import psycopg
 import pytest
 from asgiref.sync import sync_to_async
 from django.db import connection
 
-from billing.hotpath import settle_holds
+from billing.hotpath import Charge, Settlement
 from billing.models import Correction, KeptAnswer
 from marketplace.gateway.tasks import sweep_open_holds
+from marketplace.gateway.writer import Writer
 from marketplace.vault.answer_keys import AnswerCipher, open_answer_key
 from marketplace.vault.models import AnswerKey
 from protocol.messages import PREDICTION_HEADER
@@ -35,7 +35,7 @@ from tests.marketplace.gateway.settlement.sweeping import ago, rewrite
 from tests.marketplace.gateway.test_delivery import ONE_TOKEN
 from tests.marketplace.gateway.test_predictions import COST
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 FETCHABLE = 7 * 2**20  # bytes: more than the sockets hold, and less than is too large to be kept
 
 
@@ -195,13 +195,15 @@ async def test_an_answer_that_is_charged_later_is_kept_with_its_charge(
     """The gateway charges it once the database is back; if that fails too, the sweeper does."""
     left = [None] * failures
 
-    async def away(*arguments: Any) -> Any:
+    settle_hold = Writer.settle
+
+    async def settle(writer: Writer, charge: Charge) -> Settlement:
         if left:
             left.pop()
             raise psycopg.OperationalError("the database is away")
-        return await settle_holds(*arguments)
+        return await settle_hold(writer, charge)
 
-    monkeypatch.setattr(world.gateway._ready.parts.books.writer._charges, "_statement", away)
+    monkeypatch.setattr(Writer, "settle", settle)
     first, body = await ask(world)
     assert b'"settled":false' in body and b"cost_nano_usd" not in body
     (claims,) = world.replica.served

@@ -23,10 +23,10 @@ from marketplace.gateway.delivery_log import DeliveryLog
 from marketplace.gateway.presence import Presence
 from tests.marketplace.gateway.conftest import FUNDS, LARGE, World, money, slow_reader, until
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-@pytest_asyncio.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def other(world: World) -> AsyncIterator[tuple[aiohttp.ClientSession, subprocess.Popen[bytes]]]:
     """A second gateway, in a process of its own; the first adopts what it leaves behind."""
     with socket.create_server(("127.0.0.1", 0)) as listening:

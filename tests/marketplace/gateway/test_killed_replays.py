@@ -20,7 +20,8 @@ from tests.marketplace.gateway.replaying import CHAT, KEY, ask, is_replay
 from tests.marketplace.gateway.test_delivery import ONE_TOKEN
 from tests.marketplace.gateway.test_predictions import COST
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.slow]  # a process each
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+DEEP = pytest.mark.deep  # a process each: one in the quick tier
 
 
 @contextlib.asynccontextmanager
@@ -66,9 +67,14 @@ async def close_all(world: World, computed: int) -> int:
     return FUNDS - int((await money(world))["posted"])
 
 
-@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
-    ("kill_at", "charged"), [("before Books.settle", 0), ("after Books.settle", COST), ("after Client.{send}", COST)]
+    ("kill_at", "charged", "stream"),
+    [
+        ("after Books.settle", COST, False),
+        pytest.param("after Books.settle", COST, True, marks=DEEP),
+        *(pytest.param("before Books.settle", 0, stream, marks=DEEP) for stream in (False, True)),
+        *(pytest.param("after Client.{send}", COST, stream, marks=DEEP) for stream in (False, True)),
+    ],
 )
 async def test_a_killed_gateway_charged_what_a_retry_fetches_or_nothing(
     world: World, kill_at: str, charged: int, stream: bool
@@ -83,6 +89,7 @@ async def test_a_killed_gateway_charged_what_a_retry_fetches_or_nothing(
     assert (await money(world))["posted"] == FUNDS - COST, "one answer, one charge"
 
 
+@DEEP
 @pytest.mark.parametrize(("kill_at", "charged"), [("before Books.delivered", 0), ("after Books.delivered", ONE_TOKEN)])
 async def test_a_gateway_that_is_killed_after_its_client_left_a_stream(
     world: World, kill_at: str, charged: int
@@ -103,6 +110,7 @@ async def test_a_gateway_that_is_killed_after_its_client_left_a_stream(
     assert (await money(world))["posted"] == FUNDS - (charged or COST)
 
 
+@DEEP
 async def test_a_gateway_that_is_killed_before_an_answer_is_kept_charged_nothing(world: World) -> None:
     async with doomed_gateway(world, "before Keeper.keep_whole") as http:
         with contextlib.suppress(aiohttp.ClientError):

@@ -6,12 +6,12 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
+import pytest_asyncio
 from asgiref.sync import sync_to_async
 
 from billing.budgets import tree
@@ -20,6 +20,7 @@ from billing.models import BudgetNode, Hold, KeptAnswer, Usage
 from marketplace.accounts.services import rotate_api_key
 from marketplace.catalog.services import set_price
 from marketplace.gateway.bounds import chat_bound
+from marketplace.guards.finder import Finder
 from tests.marketplace.gateway.conftest import UNTOUCHED, World, events, money, until_closed
 from tests.marketplace.gateway.masking import (
     ALL,
@@ -36,7 +37,7 @@ from tests.marketplace.gateway.masking import (
     use,
 )
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 CHAT = "/v1/chat/completions"
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "guards.md"
 TERMS = {"input_micro_usd_per_mtok": 1_000_000, "output_micro_usd_per_mtok": 3_000_000, "per_prediction_nano_usd": 500}
@@ -44,17 +45,14 @@ ANSWER = "Dear <EMAIL_1>, your card <CARD_1> < 5 & <EMAIL_9>"
 RESTORED = f"Dear {EMAIL}, your card {CARD} < 5 & <EMAIL_9>"
 
 
-@pytest.fixture(scope="module")
-def finder() -> Iterator[SharedFinder]:
-    one = SharedFinder()
-    yield one
-    super(SharedFinder, one).close()
+@pytest.fixture
+def finder(warm_finder: Finder) -> SharedFinder:
+    return SharedFinder(warm_finder)
 
 
-@pytest.fixture(autouse=True)
+@pytest_asyncio.fixture(autouse=True, loop_scope="module")
 async def _masking(world: World, finder: SharedFinder) -> None:
     use(world, finder)
-    finder.asked = 0
     await guard_key(world, ALL)
     world.replica.texts = list(ANSWER)
 
@@ -162,7 +160,7 @@ async def test_completions_and_embeddings_are_masked(world: World) -> None:
     await world.http.post("/v1/completions", json={"model": "maker/thing", "prompt": [TEXT, "b"], "max_tokens": 4})
     assert sent(world)["prompt"] == [MASKED, "b"]
     await sync_to_async(set_price)(model=world.model, embedding_micro_usd_per_mtok=200_000, **TERMS)
-    world.gateway._offers._rows._entries.clear()
+    world.let_pass(1)
     await world.http.post("/v1/embeddings", json={"model": "maker/thing", "input": TEXT})
     assert sent(world)["input"] == MASKED
 
@@ -196,7 +194,7 @@ async def test_half_an_answer_under_a_contract_is_judged_as_before(world: World)
         "logprobs": "none",
     }
     await sync_to_async(world.version.save)()
-    world.gateway._offers._rows._entries.clear()
+    world.let_pass(1)
     world.replica.texts, world.replica.finish = ['{"to": "', "<EMAIL", "_1>", '"}'], "stop"
     for stream in (False, True):
         body = chat(world, f"Mail {EMAIL}", stream=stream)

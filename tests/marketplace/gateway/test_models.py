@@ -9,7 +9,7 @@ from asgiref.sync import sync_to_async
 from marketplace.catalog.models import Model, Version
 from tests.marketplace.gateway.conftest import World
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 async def test_a_model_is_retrieved_by_its_name_with_openais_client(world: World) -> None:

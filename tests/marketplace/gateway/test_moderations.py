@@ -41,7 +41,7 @@ async def ask(world: World, given: object, **more: object) -> tuple[int, dict[st
         return answer.status, json.loads(await answer.text())
 
 
-@pytest.mark.asyncio
+@pytest.mark.asyncio(loop_scope="module")
 async def test_each_text_is_judged_and_charged(world: World) -> None:
     await become_guard(world)
     world.replica.verdict = verdict
@@ -55,7 +55,7 @@ async def test_each_text_is_judged_and_charged(world: World) -> None:
     assert FUNDS - after["posted"] == answer["intarsia"]["cost_nano_usd"] > 0  # type: ignore[index]
 
 
-@pytest.mark.asyncio
+@pytest.mark.asyncio(loop_scope="module")
 async def test_an_attack_at_the_end_of_a_long_text_is_found(world: World) -> None:
     await become_guard(world)
     world.replica.verdict = verdict
@@ -65,25 +65,25 @@ async def test_an_attack_at_the_end_of_a_long_text_is_found(world: World) -> Non
     assert len(world.replica.served) == len(answer["intarsia"]["prediction_ids"]) == 4  # type: ignore[index]
 
 
-@pytest.mark.asyncio
+@pytest.mark.asyncio(loop_scope="module")
 async def test_names_that_clients_send_by_themselves_mean_the_platforms_guard(world: World) -> None:
     for name in (None, "omni-moderation-latest", "text-moderation-stable"):
         status, answer = await ask(world, "hi", model=name)
         assert status == 404 and "intarsia/guard" in answer["error"]["message"]  # type: ignore[index]
 
 
-@pytest.mark.asyncio
+@pytest.mark.asyncio(loop_scope="module")
 async def test_a_model_that_is_no_guard_is_refused_before_any_hold(world: World) -> None:
     for changes in ({"max_tokens": 24}, {"logprobs": "none"}):
         await become_guard(world, **changes)
-        world.gateway._offers._rows._entries.clear()
+        world.let_pass(1)
         status, answer = await ask(world, "hi")
         assert status == 400 and "not a guard" in answer["error"]["message"]  # type: ignore[index]
     assert await money(world) == UNTOUCHED | {"holds": []}
     assert world.replica.served == []
 
 
-@pytest.mark.asyncio
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(
     "given", [None, "", [], [""], [1], ["x"] * 65, [{"type": "image_url", "image_url": {}}], "long " * 8_000]
 )
@@ -94,7 +94,7 @@ async def test_bad_input_is_refused_before_any_hold(world: World, given: object)
     assert await money(world) == UNTOUCHED | {"holds": []}
 
 
-@pytest.mark.asyncio
+@pytest.mark.asyncio(loop_scope="module")
 async def test_an_answer_without_logprobs_is_no_verdict_and_free(world: World) -> None:
     await become_guard(world)
     world.replica.lies = {"completion_tokens": 1}
@@ -104,7 +104,7 @@ async def test_an_answer_without_logprobs_is_no_verdict_and_free(world: World) -
     assert (after["posted"], after["creator"], after["sum"]) == (FUNDS, 0, 0)
 
 
-@pytest.mark.asyncio
+@pytest.mark.asyncio(loop_scope="module")
 async def test_one_refusal_cancels_the_others_and_they_are_free(world: World) -> None:
     await become_guard(world)
     world.replica.verdict = verdict
@@ -116,7 +116,7 @@ async def test_one_refusal_cancels_the_others_and_they_are_free(world: World) ->
     assert len(world.replica.served) == 2 and len(world.replica.cancelled) >= 1
 
 
-@pytest.mark.asyncio
+@pytest.mark.asyncio(loop_scope="module")
 async def test_answers_that_came_before_a_refusal_are_given_back(world: World) -> None:
     await become_guard(world)
     world.replica.verdict = verdict
@@ -127,7 +127,7 @@ async def test_answers_that_came_before_a_refusal_are_given_back(world: World) -
     assert (after["posted"], after["held"], after["creator"], after["sum"]) == (FUNDS, 0, 0, 0)
 
 
-@pytest.mark.asyncio
+@pytest.mark.asyncio(loop_scope="module")
 async def test_a_caller_who_hangs_up_pays_nothing(world: World) -> None:
     await become_guard(world)
     world.replica.mode = "silent"
@@ -139,7 +139,7 @@ async def test_a_caller_who_hangs_up_pays_nothing(world: World) -> None:
     assert await sync_to_async(Hold.objects.count)() == 1
 
 
-@pytest.mark.asyncio
+@pytest.mark.asyncio(loop_scope="module")
 async def test_an_idempotency_key_is_refused(world: World) -> None:
     await become_guard(world)
     headers = {"idempotency-key": "k" * 20}
@@ -148,7 +148,7 @@ async def test_an_idempotency_key_is_refused(world: World) -> None:
     assert world.replica.served == []
 
 
-@pytest.mark.asyncio
+@pytest.mark.asyncio(loop_scope="module")
 async def test_the_example_of_the_page_works(world: World) -> None:
     await become_guard(world)
     world.replica.verdict = verdict

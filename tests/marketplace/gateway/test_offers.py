@@ -23,7 +23,7 @@ from protocol.names import parse_model_name
 from tests.marketplace.catalog.factories import add_member
 from tests.marketplace.gateway.conftest import World
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 async def offer(world: World, name: str = "maker/thing", consumer: Organization | None = None) -> Offer:
@@ -72,7 +72,7 @@ async def test_a_version_in_review_is_nothing_to_strangers_and_answers_its_own_o
     await move(world.version, "in_review")
     for visibility in ("public", "unlisted", "private"):
         await sync_to_async(Model.objects.update)(visibility=visibility)
-        world.gateway._offers._rows._entries.clear()
+        world.let_pass(1)
         with pytest.raises(NotFound) as refusal:
             await offer(world, name)
         assert refusal.value.code == "model_not_found"
@@ -161,7 +161,7 @@ def rename(organization: Organization, slug: str) -> None:
 async def test_a_former_name_of_the_creator_means_the_same_model(world: World) -> None:
     before = await offer(world)
     await rename(world.creator, "maker-two")
-    world.gateway._offers._rows._entries.clear()
+    world.let_pass(1)
     assert (await offer(world)).version_id == (await offer(world, "maker-two/thing")).version_id == before.version_id
     for unknown in ("maker/other", "nobody/thing"):
         with pytest.raises(NotFound):
@@ -201,7 +201,7 @@ async def test_a_rollout_counts_while_its_version_is_on_sale(world: World) -> No
     await sync_to_async(Rollout.objects.create)(model=world.model, version=second, baseline=world.version, percent=100)
     assert (await offer(world)).number == 2
     await move(second, "in_review")
-    world.gateway._offers._rows._entries.clear()
+    world.let_pass(1)
     assert (await offer(world)).number == 1
 
 
@@ -219,6 +219,6 @@ async def test_an_answer_tells_of_the_announced_end_of_its_version(world: World)
     body["model"] = "maker/thing"
     assert "deprecation" not in (await world.http.post("/v1/quote", json=body)).headers
     await move(world.version, "retired")
-    world.gateway._offers._rows._entries.clear()
+    world.let_pass(1)
     with pytest.raises(NotAllowed, match="Call maker/thing@2 instead"):
         await offer(world, "maker/thing@1")

@@ -13,6 +13,8 @@ from billing.models import Run
 from marketplace.responses.models import StoredResponse
 from tests.marketplace.gateway.conftest import World
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 
 

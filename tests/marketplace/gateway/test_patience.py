@@ -6,6 +6,7 @@ Waiting is not silence: a replica that gives signs of life is waited for.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -18,11 +19,11 @@ from marketplace.vault.models import Replica
 from tests.marketplace.gateway.conftest import UNTOUCHED, World, events, keep_alive, money, until, until_closed
 from tests.marketplace.gateway.scripted_replica import ScriptedReplica
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.django_db(transaction=True)]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 SHORT = 0.3
 
 
-@pytest_asyncio.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def other(world: World) -> AsyncIterator[ScriptedReplica]:
     """Another replica of the same base, which answers."""
     replica = ScriptedReplica()
@@ -101,6 +102,10 @@ async def _any_received(replicas: list[ScriptedReplica]) -> bool:
     return any(one.received for one in replicas)
 
 
+async def _alive_for(replica: ScriptedReplica, until: float) -> bool:
+    return replica.sign_of_life > until
+
+
 async def _cancelled(replica: ScriptedReplica, prediction_id: str) -> bool:
     return prediction_id in replica.cancelled
 
@@ -109,7 +114,8 @@ async def _cancelled(replica: ScriptedReplica, prediction_id: str) -> bool:
 async def test_waiting_is_not_silence(world: World, short: None, stream: bool) -> None:
     world.replica.mode = "waits"
     asking = asyncio.create_task(world.http.post("/v1/chat/completions", json=world.body(stream=stream)))
-    await asyncio.sleep(3 * SHORT)
+    began = time.monotonic()
+    await until(lambda: _alive_for(world.replica, began + 3 * SHORT))
     assert not asking.done()
     world.replica.lives_on.set()
     answer = await asking
@@ -143,12 +149,11 @@ async def test_a_stream_that_falls_silent_is_charged_by_its_checkpoint_and_its_c
 
 async def test_the_last_replica_has_the_patience_of_a_silence(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patience, "FIRST_BYTE_SECONDS", 0.05)
-    monkeypatch.setattr(patience, "SILENT_SECONDS", 1.0)
+    monkeypatch.setattr(patience, "SILENT_SECONDS", 0.5)
     world.replica.mode = "silent"
-    asking = asyncio.create_task(world.http.post("/v1/chat/completions", json=world.body()))
-    await asyncio.sleep(0.3)
-    assert not asking.done(), "no other replica could take over"
-    answer = await asking
+    began = time.monotonic()
+    answer = await world.http.post("/v1/chat/completions", json=world.body())
+    assert time.monotonic() - began > 0.5, "no other replica could take over"
     assert answer.status == 503 and "Nothing was charged" in await answer.text()
     assert await until_closed(world) == UNTOUCHED | {"holds": ["released"]}
 
@@ -161,7 +166,7 @@ async def test_a_replica_whose_clock_refuses_every_ticket_is_passed_over(world: 
     assert answer.status == 502, "both refused"
     assert await money(world) == UNTOUCHED | {"holds": ["released"]}
     assert [len(one.served) for one in everyone] == [1, 1]
-    await asyncio.sleep(1.1)  # until replicas are looked up again, whose heartbeats are of the future
+    world.let_pass(1)  # replicas are looked up again, whose heartbeats are of the future
     world.replica.mode = "no_such_ticket"
     answer = await world.http.post("/v1/chat/completions", json=world.body())
     assert answer.status == 200 and "42" in await answer.text()

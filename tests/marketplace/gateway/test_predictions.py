@@ -18,7 +18,7 @@ from marketplace.vault.models import Replica
 from protocol.messages import PREDICTION_HEADER
 from tests.marketplace.gateway.conftest import FUNDS, UNTOUCHED, World, broken_stream, events, money
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 # 6 uncached + 4 cached + 5 output tokens at the fixture's price, plus .5 µ$ a prediction.
 COST = 6 * 1000 + 4 * 100 + 5 * 3000 + 500

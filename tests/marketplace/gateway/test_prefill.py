@@ -20,7 +20,7 @@ from tests.marketplace.gateway.conftest import FINGERPRINT, FUNDS, World, events
 from tests.marketplace.gateway.scripted_replica import ScriptedReplica
 from tests.marketplace.gateway.test_predictions import COST
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 LONG = [{"role": "user", "content": "long " * 2000}]
 # A busy replica whose prompts take a second per 1,000 tokens.
@@ -28,7 +28,7 @@ BUSY = {"seats": 8, "running": 6, "prefill_seconds": 1.0, "kv_token_bytes": 20_0
 URL = "https://127.0.0.1:9"
 
 
-@pytest_asyncio.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def prompts(world: World) -> AsyncIterator[ScriptedReplica]:
     """A replica that computes prompts for the world's own, which only answers."""
     replica = ScriptedReplica()

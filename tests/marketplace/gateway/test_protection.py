@@ -8,33 +8,29 @@ from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
+from django.conf import settings
 from django.utils import timezone
+from redis.asyncio import Redis as Valkey
 from redis.exceptions import ConnectionError as Away
 
 from billing.models import UsageDay
 from marketplace.accounts.models import Membership, Organization, User
 from marketplace.accounts.services import create_api_key
 from marketplace.gateway import protection
-from marketplace.gateway.counters import Payer
+from marketplace.gateway.counters import Counters, Payer
 from marketplace.protection import policies, services
 from marketplace.protection.models import Customer, Protection
 from tests.database import as_owner
 from tests.marketplace.gateway.conftest import UNTOUCHED, World, money, until, until_closed
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 CHAT = "/v1/chat/completions"
-
-
-@pytest.fixture(autouse=True)
-def _no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every request see what a creator has just decided."""
-    monkeypatch.setattr(protection, "PAYER_SECONDS", 0)
 
 
 @sync_to_async
 def protect(world: World, *, calls_per_day: int | None = None, on_copying: str = "") -> None:
     services.set_protection(model=world.model, logprobs_open=False, calls_per_day=calls_per_day, on_copying=on_copying)
-    world.gateway._offers._rows._entries.clear()
+    world.let_pass(1)
 
 
 @sync_to_async
@@ -43,7 +39,8 @@ def customer(world: World) -> Customer:
 
 
 async def ask(world: World, text: str = "hi", key: str | None = None, **changes: Any) -> tuple[int, Any, Any]:
-    """Make a call; return status, error and headers."""
+    """Make a call that sees what a creator has just decided; return status, error and headers."""
+    world.let_pass(protection.PAYER_SECONDS)
     body = world.body(messages=[{"role": "user", "content": text}], **changes)
     headers = {} if key is None else {"authorization": f"Bearer {key}"}
     async with world.http.post(CHAT, json=body, headers=headers) as answer:
@@ -62,9 +59,9 @@ async def counted(world: World, distinct: int) -> None:
 
 
 async def distinct_of(world: World) -> int:
-    assert world.gateway._valkey is not None
-    keys = [key async for key in world.gateway._valkey.scan_iter(f"messages:{world.model.pk}:*")]
-    return int(await world.gateway._valkey.pfcount(*keys)) if keys else 0
+    async with Valkey.from_url(settings.ENV.valkey_url) as valkey:
+        keys = [key async for key in valkey.scan_iter(f"messages:{world.model.pk}:*")]
+        return int(await valkey.pfcount(*keys)) if keys else 0
 
 
 async def test_a_model_without_rules_asks_nobody_and_counts_nothing(world: World, monkeypatch: Any) -> None:
@@ -176,12 +173,12 @@ async def test_the_answer_to_each_message_is_counted_whole_or_streamed(world: Wo
     for stream in (False, True):
         assert (await ask(world, f"message {stream}", stream=stream))[0] == 200
     await counted(world, 2)
-    assert world.gateway._valkey is not None
-    (key,) = [key async for key in world.gateway._valkey.scan_iter(f"answers:{world.model.pk}:*")]
-    fields = await world.gateway._valkey.hgetall(key)
-    assert int(fields.pop(b"calls")) == 2
-    assert list(fields.values()) == [b"2"], "the replica gave the same answer twice"
-    assert await world.gateway._valkey.ttl(key) > policies.WINDOW_DAYS * policies.DAY_SECONDS
+    async with Valkey.from_url(settings.ENV.valkey_url) as valkey:
+        (key,) = [key async for key in valkey.scan_iter(f"answers:{world.model.pk}:*")]
+        fields = await valkey.hgetall(key)
+        assert int(fields.pop(b"calls")) == 2
+        assert list(fields.values()) == [b"2"], "the replica gave the same answer twice"
+        assert await valkey.ttl(key) > policies.WINDOW_DAYS * policies.DAY_SECONDS
 
 
 @pytest.mark.parametrize("measure", ["tell", "slow", "ask", "stop"])
@@ -242,26 +239,28 @@ async def test_several_keys_and_organizations_of_one_person_are_one_copier(
     await counted(world, 3)
     twin = await sync_to_async(Organization.objects.get)(slug="twin")
     await sync_to_async(type(world.key).objects.filter(pk=world.key.pk).update)(organization=twin)
-    world.gateway._authenticator._keys._entries.clear()
+    world.let_pass(2)
     await ask(world, "no credit there: refused, and not counted")
     assert await distinct_of(world) == 3
-    assert world.gateway._routes is not None
-    found = await world.gateway._ready.protection._counters.observe(
-        Payer(world.model.pk, twin.pk, (world.consumer.pk,)), ["another"], ""
-    )
+    async with Valkey.from_url(settings.ENV.valkey_url) as valkey:
+        found = await Counters(valkey).observe(Payer(world.model.pk, twin.pk, (world.consumer.pk,)), ["another"], "")
     assert found.distinct == 4 and policies.is_copying(found)
 
 
 async def test_calls_pass_while_valkey_is_away(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     await protect(world, calls_per_day=1, on_copying="tell")
-    assert world.gateway._routes is not None
+    asked = 0
 
-    async def away(**_: Any) -> None:
+    async def away(*_: Any, **__: Any) -> None:
+        nonlocal asked
+        asked += 1
         raise Away
 
-    monkeypatch.setattr(world.gateway._ready.protection._counters, "_take", away)
-    monkeypatch.setattr(world.gateway._ready.protection._counters, "_observe", away)
-    assert [(await ask(world))[0] for _ in range(3)] == [200] * 3
+    with monkeypatch.context() as patched:
+        patched.setattr(Valkey, "execute_command", away)
+        assert [(await ask(world))[0] for _ in range(3)] == [200] * 3
+    assert asked >= 6, "each call is counted, and its message"
+    assert [(await ask(world))[0] for _ in range(2)] == [200, 429], "none of the three was counted"
 
 
 async def test_a_new_model_of_the_api_starts_with_telling_alone(world: World) -> None:

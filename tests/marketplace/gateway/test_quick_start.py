@@ -13,7 +13,7 @@ import pytest
 
 from tests.marketplace.gateway.conftest import World
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.asyncio]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 PAGE = (Path(__file__).parents[3] / "docs" / "start-consumer.md").read_text()
 

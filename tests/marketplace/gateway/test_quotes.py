@@ -15,15 +15,15 @@ from tests.marketplace.gateway.scripted_replica import TOKENS
 TERMS = {"input_micro_usd_per_mtok": 1_000_000, "output_micro_usd_per_mtok": 3_000_000}
 
 
-@pytest.mark.asyncio
+@pytest.mark.asyncio(loop_scope="module")
 async def test_the_typical_cost_comes_from_measured_lengths(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quotes, "LEAST_PREDICTIONS", 3)
-    monkeypatch.setattr(world.gateway._quotes._lengths, "_seconds", 0)
     unknown = await (await world.http.post("/v1/quote", json=world.body())).json()
     assert unknown["typical_nano_usd"] is None and unknown["typical"] is None
     for _ in range(3):
         assert (await world.http.post("/v1/chat/completions", json=world.body())).status == 200
     before = await money(world)
+    world.let_pass(quotes.MEASURED_SECONDS)
     quote = await (await world.http.post("/v1/quote", json=world.body())).json()
     typical = quote["typical"]
     assert typical["measured_predictions"] == 3
@@ -36,7 +36,7 @@ async def test_the_typical_cost_comes_from_measured_lengths(world: World, monkey
     assert await money(world) == before
 
 
-@pytest.mark.asyncio
+@pytest.mark.asyncio(loop_scope="module")
 async def test_the_service_tier_and_what_is_free_are_in_the_quote(world: World) -> None:
     free = {"monthly_free_nano_usd": 1_000, "intro_free_nano_usd": 500}
     await sync_to_async(set_price)(model=world.model, interactive_bps=20_000, batch_bps=5_000, **free, **TERMS)

@@ -12,24 +12,42 @@ from marketplace.accounts.services import create_api_key, revoke_api_key
 from marketplace.catalog.models import Model, Version
 from tests.marketplace.gateway.conftest import UNTOUCHED, World, money
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+CREDENTIALS = [
+    ("", "not_authenticated"),
+    ("Basic abc", "invalid_api_key"),
+    ("Bearer nonsense", "invalid_api_key"),
+    ("Bearer ik_aaaaaaaaaaaa_" + "x" * 43, "invalid_api_key"),
+    ("Bearer ikp_abc.def.ghi", "invalid_api_key"),
+]
+NONSENSE = [
+    b"",
+    b"[]",
+    b"{nonsense",
+    b'{"model": 3, "messages": [{"role":"user","content":"x"}]}',
+    b'{"model": "no-slash", "messages": [{"role":"user","content":"x"}]}',
+    b'{"model": "maker/thing"}',
+    b'{"model": "maker/thing", "messages": []}',
+    b'{"model": "maker/thing", "messages": ["x"]}',
+    b'{"model": "maker/thing", "messages": [{"role":"user","content":7}]}',
+    b'{"model": "maker/thing", "messages": [{"role":"user","content":"x"}], "max_tokens": -1}',
+    b'{"model": "maker/thing", "messages": [{"role":"user","content":"x"}], "max_tokens": true}',
+    b'{"model": "maker/thing", "messages": [{"role":"user","content":"x"}], "stream": "yes"}',
+    b'{"model": "maker/thing", "messages": [{"role":"user","content":"x"}], "n": 0}',
+    b'{"model": "maker/thing", "messages": [{"role":"user","content":"x"}], "n": 129}',
+    b'{"model": "maker/thing", "messages": [{"role":"user","content":"x"}], "n": true}',
+    b'{"model": "maker/thing", "messages": [{"role":"user","content":"x"}], "n": 2, "best_of": 1}',
+    b'{"model": "maker/thing", "messages": [{"role":"user","content":"x"}], "best_of": 129}',
+    b'{"model": "maker/thing", "messages": [{"role":"user","content":"x"}], "best_of": true}',
+]
 
 
-@pytest.mark.parametrize(
-    ("authorization", "code"),
-    [
-        ("", "not_authenticated"),
-        ("Basic abc", "invalid_api_key"),
-        ("Bearer nonsense", "invalid_api_key"),
-        ("Bearer ik_aaaaaaaaaaaa_" + "x" * 43, "invalid_api_key"),
-        ("Bearer ikp_abc.def.ghi", "invalid_api_key"),
-    ],
-)
-async def test_bad_credentials_are_401_and_touch_nothing(world: World, authorization: str, code: str) -> None:
-    answer = await world.http.post("/v1/chat/completions", json=world.body(), headers={"authorization": authorization})
-    assert answer.status == 401
-    assert (await answer.json())["error"]["code"] == code
-    assert await money(world) == UNTOUCHED | {"holds": []}
+async def test_bad_credentials_are_401_and_touch_nothing(world: World) -> None:
+    for authorization, code in CREDENTIALS:
+        headers = {"authorization": authorization}
+        answer = await world.http.post("/v1/chat/completions", json=world.body(), headers=headers)
+        assert (answer.status, (await answer.json())["error"]["code"]) == (401, code), authorization
+        assert await money(world) == UNTOUCHED | {"holds": []}, authorization
 
 
 async def test_revoked_expired_and_unscoped_keys_are_refused(world: World) -> None:
@@ -71,34 +89,12 @@ async def test_revoked_and_unknown_versions_are_refused(world: World) -> None:
     assert world.replica.served == []
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"[]",
-        b"{nonsense",
-        b'{"model": 3, "messages": [{"role":"user","content":"x"}]}',
-        b'{"model": "no-slash", "messages": [{"role":"user","content":"x"}]}',
-        b'{"model": "maker/thing"}',
-        b'{"model": "maker/thing", "messages": []}',
-        b'{"model": "maker/thing", "messages": ["x"]}',
-        b'{"model": "maker/thing", "messages": [{"role":"user","content":7}]}',
-        b'{"model": "maker/thing", "messages": [{"role":"user","content":"x"}], "max_tokens": -1}',
-        b'{"model": "maker/thing", "messages": [{"role":"user","content":"x"}], "max_tokens": true}',
-        b'{"model": "maker/thing", "messages": [{"role":"user","content":"x"}], "stream": "yes"}',
-        b'{"model": "maker/thing", "messages": [{"role":"user","content":"x"}], "n": 0}',
-        b'{"model": "maker/thing", "messages": [{"role":"user","content":"x"}], "n": 129}',
-        b'{"model": "maker/thing", "messages": [{"role":"user","content":"x"}], "n": true}',
-        b'{"model": "maker/thing", "messages": [{"role":"user","content":"x"}], "n": 2, "best_of": 1}',
-        b'{"model": "maker/thing", "messages": [{"role":"user","content":"x"}], "best_of": 129}',
-        b'{"model": "maker/thing", "messages": [{"role":"user","content":"x"}], "best_of": true}',
-    ],
-)
-async def test_nonsense_is_400_in_openais_envelope(world: World, body: bytes) -> None:
-    answer = await world.http.post("/v1/chat/completions", data=body)
-    assert answer.status == 400
-    assert set((await answer.json())["error"]) == {"message", "type", "param", "code", "request_id"}
-    assert await money(world) == UNTOUCHED | {"holds": []}
+async def test_nonsense_is_400_in_openais_envelope(world: World) -> None:
+    for body in NONSENSE:
+        answer = await world.http.post("/v1/chat/completions", data=body)
+        assert answer.status == 400, body
+        assert set((await answer.json())["error"]) == {"message", "type", "param", "code", "request_id"}, body
+        assert await money(world) == UNTOUCHED | {"holds": []}, body
 
 
 async def test_a_huge_body_is_413(world: World) -> None:

@@ -16,6 +16,7 @@ from billing.models import KeptAnswer
 from marketplace.accounts.services import create_api_key
 from marketplace.catalog.models import Version
 from marketplace.catalog.services import set_price
+from marketplace.gateway.replays import Replays
 from marketplace.vault.models import AnswerKey, Replica
 from protocol.messages import PREDICTION_HEADER
 from tests.marketplace.gateway.conftest import (
@@ -29,7 +30,7 @@ from tests.marketplace.gateway.replaying import CHAT, ask, code_of, is_replay, n
 from tests.marketplace.gateway.test_delivery import MESSAGES, openai_client
 from tests.marketplace.gateway.test_predictions import COST
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "replays.md"
 
 
@@ -178,7 +179,7 @@ async def test_a_replay_needs_neither_the_model_nor_its_price_nor_a_replica(worl
         Replica.objects.update(gone_at=timezone.now())
 
     await all_is_lost()
-    world.gateway._offers._rows._entries.clear()  # which remembers for a second
+    world.let_pass(1)
     again, replayed = await ask(world)
     assert is_replay(again) and replayed == body
     assert (await world.http.post(CHAT, json=world.body())).status == 403
@@ -191,12 +192,12 @@ async def test_a_key_that_is_none_is_refused(world: World) -> None:
     assert await money(world) == {**UNTOUCHED, "holds": []}
 
 
-async def test_without_the_header_nothing_is_looked_up_or_kept(world: World) -> None:
+async def test_without_the_header_nothing_is_looked_up_or_kept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: object) -> None:
         raise AssertionError("a request without a key costs nothing here")
 
-    world.gateway._replays._ciphers.get = never  # type: ignore[method-assign, assignment]
-    world.gateway._replays.find = never  # type: ignore[method-assign, assignment]
+    monkeypatch.setattr(Replays, "cipher_of", never)
+    monkeypatch.setattr(Replays, "find", never)
     for stream in (False, True):
         assert (await world.http.post(CHAT, json=world.body(stream=stream))).status == 200
     assert await sync_to_async(KeptAnswer.objects.count)() == 0

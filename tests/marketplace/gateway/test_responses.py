@@ -20,6 +20,7 @@ from marketplace.responses.models import StoredResponse
 from tests.database import as_owner
 from tests.marketplace.gateway.conftest import UNTOUCHED, World, money, until
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 TEXT = "The answer is 42."
 WEATHER: Any = {
     "type": "function",
@@ -29,7 +30,7 @@ WEATHER: Any = {
 }
 
 
-@pytest_asyncio.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def client(world: World) -> Any:
     async with AsyncOpenAI(base_url=f"{world.url}/v1", api_key=world.key_text, max_retries=0) as client:
         yield client

@@ -21,6 +21,8 @@ from marketplace.catalog.models import Price
 from tests.database import as_owner
 from tests.marketplace.gateway.conftest import UNTOUCHED, World, money
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 TEXT = "a text of more than ten tokens"
 
 

@@ -13,7 +13,7 @@ from marketplace.catalog.services import set_price
 from tests.marketplace.gateway.conftest import FUNDS, World, money
 from tests.marketplace.gateway.scripted_replica import TOKENS
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 TERMS = {
     "input_micro_usd_per_mtok": 1_000_000,
     "cached_input_micro_usd_per_mtok": 100_000,

@@ -13,16 +13,16 @@ from protocol.messages import PREDICTION_HEADER
 from protocol.tracing import Spans
 from tests.marketplace.gateway.conftest import World
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 CALLERS = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 SECRET = "the patient's name is Ada"
 
 
 @pytest.fixture
-def exporter(world: World) -> InMemorySpanExporter:
+def exporter(world: World, monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    world.gateway._spans = Spans(provider)
+    monkeypatch.setattr(world.gateway, "_spans", Spans(provider))
     return exporter
 
 

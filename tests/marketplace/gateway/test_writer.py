@@ -29,10 +29,10 @@ from marketplace.gateway.writer import Writer
 from protocol.receipts import Receipt
 from tests.marketplace.gateway.conftest import FUNDS, World, money
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-@pytest_asyncio.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def writer(world: World) -> AsyncIterator[Writer]:
     writer = Writer(settings.ENV.database_url)
     yield writer
@@ -129,7 +129,7 @@ async def test_one_bad_item_fails_alone(world: World, writer: Writer, monkeypatc
 
 
 async def test_a_batch_whose_connection_is_lost_after_its_commit_is_sent_again_and_done_once(
-    world: World, writer: Writer, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost = []
 
@@ -144,8 +144,9 @@ async def test_a_batch_whose_connection_is_lost_after_its_commit_is_sent_again_a
 
         return write
 
-    for lane in (writer._places, writer._charges):
-        monkeypatch.setattr(lane, "_statement", losing(lane._statement))
+    for statement in ("place_holds", "settle_holds"):
+        monkeypatch.setattr(module, statement, losing(getattr(module, statement)))
+    writer = Writer(settings.ENV.database_url)
     holds = [terms(world), terms(world)]
     await asyncio.gather(*(writer.place(one) for one in holds))
     assert (await money(world))["held"] == 2_000
@@ -153,6 +154,7 @@ async def test_a_batch_whose_connection_is_lost_after_its_commit_is_sent_again_a
     assert len(lost) == 2 and [one.cost for one in answers] == [1_000, 1_000]
     after = await money(world)
     assert after["posted"] == FUNDS - 2_000 and after["held"] == 0 and after["usage"] == 2
+    await writer.close()
 
 
 async def test_a_database_that_ended_every_connection_is_connected_to_again(world: World, writer: Writer) -> None:
@@ -160,10 +162,9 @@ async def test_a_database_that_ended_every_connection_is_connected_to_again(worl
 
     def end_all() -> None:
         with django_connection.cursor() as cursor:
-            cursor.execute("RESET role")
             cursor.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                "WHERE datname = current_database() AND usename = current_user"  # the tests log in as another one
             )
 
     await sync_to_async(end_all)()

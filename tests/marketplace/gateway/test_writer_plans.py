@@ -16,6 +16,8 @@ from tests.database import application, as_superuser
 from tests.marketplace.gateway.conftest import World
 from tests.marketplace.gateway.test_writer import charge, terms
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 MANY = 3_000
 # Ledger transactions that look like those of as many predictions; their entries do not matter here.
 OLD_PREDICTIONS = """

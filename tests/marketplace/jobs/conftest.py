@@ -18,11 +18,11 @@ from django.db import connections
 from marketplace.accounts.models import Organization
 from marketplace.accounts.services import create_api_key
 from marketplace.jobs import queue, recording, running
-from tests.marketplace.calls.conftest import _own_database_url, world
+from tests.marketplace.calls.conftest import _own_database_url, shared_gateway, world
 from tests.marketplace.calls.conftest import api as calling
 from tests.marketplace.gateway.conftest import World
 
-__all__ = ["_own_database_url", "calling", "world"]
+__all__ = ["_own_database_url", "calling", "shared_gateway", "world"]
 
 CHAT = "/v1/chat/completions"
 

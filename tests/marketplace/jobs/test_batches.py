@@ -22,7 +22,7 @@ from marketplace.jobs.models import AsyncPrediction, Batch, BatchLine
 from tests.marketplace.gateway.conftest import FUNDS, World, money
 from tests.marketplace.jobs.conftest import batch_of, lines, retrieved, rows_in, stranger, upload, work
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 COST = 500 + 6 * 1_000 + 4 * 100 + 5 * 3_000  # nano-dollars of the scripted replica's answer
 
 

@@ -7,9 +7,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.marketplace.gateway.conftest import FUNDS, World, money
 from tests.marketplace.jobs.conftest import work
 from tests.marketplace.jobs.test_batches import COST
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "batches.md").read_text()
 

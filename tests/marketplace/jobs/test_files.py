@@ -20,6 +20,8 @@ from marketplace.jobs.models import File, FileChunk
 from tests.marketplace.gateway.conftest import World
 from tests.marketplace.jobs.conftest import file_of, lines, stranger, upload
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 LINE = b'{"custom_id":"%b","method":"POST","url":"/v1/chat/completions","body":{"model":"a/b","messages":[1]}}'
 
 

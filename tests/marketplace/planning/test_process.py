@@ -27,7 +27,7 @@ def is_running(pid: int) -> bool:
 
 
 def until(happened: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not happened():
         assert time.monotonic() < deadline, "a process did not start, or outlived its command"
         time.sleep(0.01)

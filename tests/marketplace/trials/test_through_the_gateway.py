@@ -13,10 +13,11 @@ from marketplace.catalog.models import Version
 from marketplace.trials import running, selectors, services
 from marketplace.trials.models import Trial
 from marketplace.trials.rows import Row
-from tests.marketplace.calls.conftest import _own_database_url, api, world
+from tests.marketplace.calls.conftest import _own_database_url, api, shared_gateway, world
 from tests.marketplace.gateway.conftest import FUNDS, World, money
 
-__all__ = ["_own_database_url", "api", "world"]
+__all__ = ["_own_database_url", "api", "shared_gateway", "world"]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 ROWS = 10
 

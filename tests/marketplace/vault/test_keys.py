@@ -8,6 +8,7 @@ import pytest
 from django.core.management import call_command
 from django.db import connection
 
+from marketplace.accounts.seals import root_key
 from marketplace.vault import keys, services
 from marketplace.vault.errors import DataKeyRefused, NotBootstrapped
 from marketplace.vault.models import CreatorKey, DataKey, PlatformKey
@@ -70,7 +71,7 @@ def test_an_accepted_data_key_is_stored_under_the_creators_key_alone() -> None:
     row = DataKey.objects.get(version=sold.version)
     assert bytes(sold.dek) not in bytes(row.wrapped_key)
     creator_key = CreatorKey.objects.get(organization=sold.organization)
-    kek = open_creator_kek(keys.root_key(), bytes(creator_key.wrapped_key), sold.organization.pk)
+    kek = open_creator_kek(root_key(), bytes(creator_key.wrapped_key), sold.organization.pk)
     context = {"purpose": "data-key", "version_id": str(sold.version.pk), "digest": sold.digest}
     assert unwrap_key(kek, bytes(row.wrapped_key), context) == sold.dek
     with pytest.raises(AuthenticationError):

@@ -48,14 +48,12 @@ def test_a_pause_ends_when_the_gate_opens(monkeypatch: pytest.MonkeyPatch) -> No
     thread.join()
 
 
-def test_the_gate_opens_though_a_step_fails() -> None:
+def test_the_gate_opens_though_a_step_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gates, "LONGEST_SECONDS", 3_600.0)
     gate = Gate(0.1)
     with pytest.raises(ValueError, match="step"), gate.closed():
         raise ValueError("step")
-    began = time.monotonic()
-    for _ in range(1_000):
-        gate.pause()
-    assert time.monotonic() - began < 1_000 * gates.LONGEST_SECONDS / 4
+    gate.pause()  # for an hour, were it closed
 
 
 def test_no_piece_of_a_load_is_done_while_the_gate_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,9 +80,10 @@ def test_a_copy_stops_between_two_pieces(monkeypatch: pytest.MonkeyPatch) -> Non
     # The source is asked with the gate open; when it answers, the gate is closed.
     run.source.on_load = lambda digest: closed.__enter__()
     run.manager.want([digest_of(1)])
-    time.sleep(0.2)
+    run.until(lambda: run.source.loaded == [digest_of(1)])
+    time.sleep(0.1)
     run.turn()
-    assert run.source.loaded == [digest_of(1)] and run.manager.loading and run.weights_left() == 0
+    assert run.manager.loading and run.weights_left() == 0
     closed.__exit__(None, None, None)
     run.load(digest_of(1))
     assert run.weights_left()

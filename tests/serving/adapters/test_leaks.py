@@ -1,5 +1,5 @@
-"""10,000 loads and unloads through the real pool and real threads leave nothing behind: no memory, file descriptor,
-thread, page, slot or lease. The model is tiny; nothing else is less than in a replica."""
+"""Thousands of loads and unloads through the real pool and real threads leave nothing behind: no memory, no file
+descriptor, thread, page, slot or lease. The model is tiny; nothing else is less than in a replica."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ import pytest
 from serving.core import AdapterRef
 from tests.serving.adapters.fakes import Running, Source, digest_of
 
-CYCLES = 10_000
-
 
 def open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
@@ -26,11 +24,9 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-# Half a minute alone; beside two busy processes its three threads wait for cores and for each other five times as long.
-# The 20 s limit of each wait finds a hang.
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_ten_thousand_cycles_leak_nothing() -> None:
+# Beside busy processes its three threads wait for cores and for each other: the limit of each wait finds a hang alone.
+@pytest.mark.parametrize("loads", [1_000, pytest.param(10_000, marks=pytest.mark.deep)])
+def test_cycles_of_loads_and_unloads_leak_nothing(loads: int) -> None:
     rng = random.Random(4)
     ranks = {digest_of(n): rng.choice([4, 8, 16, 24, 32]) for n in range(1, 200)}
     digests = list(ranks)
@@ -38,7 +34,7 @@ def test_ten_thousand_cycles_leak_nothing() -> None:
     run.source.wiped = _Forgetful()  # type: ignore[assignment]
     before: tuple[int, int, int] | None = None
     cycle = 0
-    while run.manager.counters.loads < CYCLES:
+    while run.manager.counters.loads < loads:
         cycle += 1
         chosen = rng.sample(digests, 4)
         refs = [AdapterRef(d) for d in chosen[:2]] + [AdapterRef.blend([(chosen[2], 0.5), (chosen[3], 0.5)])]
@@ -55,7 +51,7 @@ def test_ten_thousand_cycles_leak_nothing() -> None:
             run.manager.poll()
         else:
             run.manager.want(names)
-            run.until(lambda names=names: run.ready(*names), seconds=20)  # type: ignore[misc]
+            run.until(lambda names=names: run.ready(*names), seconds=120)  # type: ignore[misc]
             for name in names:
                 run.manager.pin(name)
             for name in names:
@@ -63,12 +59,14 @@ def test_ten_thousand_cycles_leak_nothing() -> None:
         for ref in refs:
             run.manager.forget(ref)
         run.manager.want([])
-        if before is None and run.manager.counters.loads >= CYCLES // 10:
+        if before is None and run.manager.counters.loads >= loads // 5:
             before = _held()
     after = _held()
     assert before is not None
     assert after[0] <= before[0] and after[1] <= before[1], (before, after)
-    assert after[2] - before[2] < 24 << 20, f"{(after[2] - before[2]) >> 10} KiB more after 9,000 further loads"
+    more = after[2] - before[2]
+    # The tensors of one load are 30 KB in the mean.
+    assert more < max(4 << 20, 2_400 * loads), f"{more >> 10} KiB more after {loads * 4 // 5} further loads"
     run.close()
     assert run.pool.free_pages == 12 and run.weights_left() == 0 and run.manager.states() == {}
     assert run.source.memory == {} and not run.manager._blends and not run.manager.residents._demand

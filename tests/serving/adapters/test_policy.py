@@ -103,12 +103,12 @@ def test_ten_thousand_more_residents_cost_a_logarithm() -> None:
             found.release(str(i), EvictionCost(0.01 + i / count, MIB), 0.0)
         best = float("inf")
         for _ in range(5):
-            began = time.perf_counter()
+            began = time.thread_time()
             for _ in range(200):
                 victim = found.evict()
                 assert victim is not None
                 found.release(victim, ONE, 1.0)
-            best = min(best, time.perf_counter() - began)
+            best = min(best, time.thread_time() - began)
         return best
 
     assert seconds_each(20_000) < 6 * seconds_each(200)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from lora_kernels import AdapterPool
 from serving.adapter_stats import AdapterCounters, AdapterGauges, LevelSeconds
 from serving.adapters.gate import Gate
-from serving.core import AdapterRef
+from serving.core import AdapterRef, SamplingParams
 from serving.core import Sequence as Running
 from serving.errors import EngineError
 from serving.ports import Adapters, Runner
@@ -107,7 +107,7 @@ class CountingRunner:
                 tokens = [*tokens, self._last[chunk.sequence]]
             assert len(tokens) == chunk.end
             if chunk.samples:
-                self._last[chunk.sequence] = next_token(tokens)
+                self._last[chunk.sequence] = next_token(tokens, chunk.sequence.request.sampling)
                 sampled.append(SampledToken(self._last[chunk.sequence]))
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
@@ -129,9 +129,12 @@ class _Step:
         return self.sampled
 
 
-def next_token(tokens: Sequence[int]) -> int:
-    """Return the token that `CountingRunner` answers with after `tokens`."""
-    return (sum(tokens) * 31 + len(tokens)) % 97 + 1
+def next_token(tokens: Sequence[int], sampling: SamplingParams) -> int:
+    """Return the token that `CountingRunner` answers with after `tokens`; with a repetition penalty, a new one."""
+    token = (sum(tokens) * 31 + len(tokens)) % 97 + 1
+    while sampling.repetition_penalty > 1 and token in tokens:
+        token = token % 97 + 1
+    return token
 
 
 # The type checker holds both to their ports.

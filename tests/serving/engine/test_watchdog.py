@@ -16,14 +16,16 @@ from tests.serving.tiny import Tiny
 
 # An engine of which only `turn` is looked at; `hang` is what its turn does.
 _PROGRAM = """
-import ctypes, sys, threading, time
+import ctypes, itertools, sys, threading, time
 from types import SimpleNamespace
 from serving.engine.watchdog import Watchdog
 engine = SimpleNamespace(turn=0)
 Watchdog(engine, float(sys.argv[1])).start()
-def idle(): engine.turn = 0; time.sleep(1)
-def work():
-    for turn in range(1, 220): engine.turn = turn; time.sleep(0.01)
+def last(turns):  # longer than the time that one turn may take
+    until = time.monotonic() + 1.4 * float(sys.argv[1])
+    while time.monotonic() < until: engine.turn = next(turns); time.sleep(0.01)
+def idle(): last(itertools.repeat(0))
+def work(): last(itertools.count(1))
 def waiting_hang(): engine.turn = 7; threading.Event().wait()
 def holding_the_interpreter():
     engine.turn = 7
@@ -46,7 +48,7 @@ def test_a_turn_that_never_ends_ends_the_process_and_shows_where_it_hung(hang: s
 
 
 def test_an_idle_engine_and_one_that_makes_progress_are_left_alone() -> None:
-    status, shown = run(2.0, "work", "idle")
+    status, shown = run(1.5, "work", "idle")
     assert (status, shown) == (0, "")
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
+import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -134,3 +137,25 @@ async def test_a_client_that_leaves_ends_its_search(tiny: Tiny, monkeypatch: pyt
         assert server.engine.planner.pool.used == 0
     ((_, usage, reason),) = recorder.finished
     assert reason == "cancelled" and 0 < usage.completion_tokens < 8 * 300
+
+
+async def test_a_text_that_several_sequences_of_tokens_spell_is_one_answer_under_a_grammar(
+    tiny: Tiny, tmp_path: Path
+) -> None:
+    """Tokens "re" and "gr" beside their letters: "red" has two spellings, "green" four."""
+    for file in tiny.model.iterdir():
+        shutil.copy(file, tmp_path / file.name)
+    described = json.loads((tmp_path / "tokenizer.json").read_text())
+    vocabulary = described["model"]["vocab"]
+    vocabulary["re"], vocabulary["gr"] = vocabulary.pop("ÿ"), vocabulary.pop("þ")
+    described["model"]["merges"] = [["r", "e"], ["g", "r"]]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(described))
+    body = {"model": "base", "prompt": "say ", "max_tokens": 8, "guided_regex": "(red|green|rose)"}
+    async with serving(replace(tiny, model=tmp_path)) as server:
+        for wanted in (1, 2, 8):
+            search = {"use_beam_search": True, "n": wanted, "best_of": 8, "logprobs": 0}
+            answer = (await server.http.post("/v1/completions", json=body | search)).json()
+            choices = answer["choices"]
+            assert len({choice["text"] for choice in choices}) == len(choices) == min(wanted, 3)
+            likely = [sum(one["logprobs"]["token_logprobs"]) / len(one["logprobs"]["tokens"]) for one in choices]
+            assert likely == sorted(likely, reverse=True), "of each text its likeliest spelling"

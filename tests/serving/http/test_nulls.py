@@ -82,7 +82,7 @@ async def test_bodies_full_of_nulls_are_answered(tiny: Tiny) -> None:
             ("embeddings", EmbeddingBody),
         ):
             body = {field.name: None for field in msgspec.structs.fields(kind) if not field.required}
-            body |= {"model": "base", "prompt": "a", "input": "a", "messages": [{"role": "user", "content": "a"}]}
+            body |= {"model": "base", kind.prompt_field: BODIES[ChatBody]["messages"] if kind is ChatBody else "a"}
             body |= {} if kind is EmbeddingBody else {"max_tokens": 3}
             answer = await server.http.post(f"/v1/{path}", json=body)
             assert answer.status_code == 200, answer.text

@@ -11,9 +11,9 @@ import pytest
 
 from serving.cores import available_cores
 from serving.kernels.library import load_library
-from tests.native_caller import compiled
+from tests.native_caller import compiled, needs_compiler
 
-pytestmark = pytest.mark.skipif(load_library() is None, reason="no C compiler")
+pytestmark = needs_compiler
 
 # In every round each thread marks the items it took; after the barrier one of them looks whether all are marked once.
 CALLER = """

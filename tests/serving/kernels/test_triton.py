@@ -35,13 +35,17 @@ def run(program: str, environment: dict[str, str] | None) -> None:
     assert done.stdout.count("ok ") >= (1 if program == RANKS else 2)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.parametrize(("version", "program"), CASES)
 def test_interpreted_kernels_and_runner_equal_plain_torch(version: str, program: str) -> None:
     run(program, triton_setup.environment(version, interpret=True))
 
 
-@pytest.mark.slow
+def test_one_case_for_each_kernel_equals_plain_torch() -> None:
+    run("tests.serving.kernels.quick_cases", triton_setup.environment(triton_setup.NEWEST, interpret=True))
+
+
+@pytest.mark.deep
 def test_a_step_replays_one_graph_and_compiles_nothing_after_the_warm_up() -> None:
     run("tests.serving.runner.host_cases", triton_setup.environment("3.6.0", interpret=False))
 

@@ -141,16 +141,17 @@ def test_what_a_scope_wrote_opens_no_more_once_it_is_forgotten(disk: DiskStore) 
 def test_a_block_on_its_way_when_its_adapter_is_forgotten_is_not_written_in_the_clear(
     disk: DiskStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate, write = threading.Event(), disk.file.write
+    gate, taken, write = threading.Event(), threading.Semaphore(0), disk.file.write
 
     def slow(data: memoryview, offset: int) -> None:
-        gate.wait(5)
+        taken.release()
+        gate.wait()
         write(data, offset)
 
     monkeypatch.setattr(disk.file, "write", slow)
     for slot in range(4):  # two with the workers, two in line
         save(disk, slot, content(f"block {slot}"))
-    time.sleep(0.05)
+    assert taken.acquire(timeout=60) and taken.acquire(timeout=60)
     disk.forget(of_adapter("a"))
     gate.set()
     done = {one.slot: one.ok for one in ended(disk, 4)}
@@ -163,10 +164,11 @@ def test_a_block_on_its_way_when_its_adapter_is_forgotten_is_not_written_in_the_
 def test_loads_go_before_saves_and_a_busy_disk_takes_none(disk: DiskStore, monkeypatch: pytest.MonkeyPatch) -> None:
     save(disk, 0, content("read me"))
     ended(disk)
-    gate, order, write = threading.Event(), list[str](), disk.file.write
+    gate, taken, order, write = threading.Event(), threading.Semaphore(0), list[str](), disk.file.write
 
     def slow(data: memoryview, offset: int) -> None:
-        gate.wait(5)
+        taken.release()
+        gate.wait()
         order.append("write")
         write(data, offset)
 
@@ -177,7 +179,7 @@ def test_loads_go_before_saves_and_a_busy_disk_takes_none(disk: DiskStore, monke
     while disk.takes_saves:
         count += 1
         save(disk, count, content(f"block {count}"))
-    time.sleep(0.05)
+    assert taken.acquire(timeout=60) and taken.acquire(timeout=60)
     disk.load(0, content("read me"))
     gate.set()
     assert len(ended(disk, count + 1)) == count + 1

@@ -68,7 +68,7 @@ def predict(folder: Path, ids: torch.Tensor, caches: tuple[torch.dtype, ...]) ->
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_8_bit_floats_cost_no_more_nats_per_token_than_was_measured(base: Path, tmp_path: Path) -> None:
     ids = torch.tensor(Tokenizer.from_dir(base).encode(TEXT.replace("\n", " "), add_special_tokens=False))[:TOKENS]
     assert len(ids) == TOKENS

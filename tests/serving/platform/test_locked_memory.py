@@ -129,6 +129,7 @@ def test_the_verifying_child_locks_its_memory_or_gives_no_verdict(package: Seale
         assert checked.verification is not None and checked.verification.ok, checked.missing
 
 
+@pytest.mark.deep
 def test_a_child_that_may_not_lock_its_memory_gives_no_verdict_and_says_why(
     package: SealedPackage,  # noqa: F811
 ) -> None:

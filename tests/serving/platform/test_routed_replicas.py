@@ -177,6 +177,7 @@ async def play(tiny: Tiny, turns: list[Turn], rule: type[Routed] | type[InTurn])
     return counted
 
 
+@pytest.mark.deep
 async def test_routed_calls_meet_their_adapters_and_prefixes(many: Tiny) -> None:
     ours, theirs = Counted(), Counted()
     for seed in range(2):

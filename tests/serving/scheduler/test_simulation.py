@@ -1,5 +1,5 @@
-"""Random traces through the real scheduler. `TRACES=100000 pytest tests/serving/scheduler/test_simulation.py` runs that
-many; without it, as many as fit into a few seconds, other ones every day so that over time all are seen."""
+"""Random traces through the real scheduler: the same few for `make test`; for `make test-all` as many as fit into a few
+seconds, other ones every day so that over time all are seen, or with TRACES=100000 that many."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ RIGHT, JUDGED = 0.75, 450
 MORE = 2_000
 
 
-def seeds() -> tuple[int, int | None]:
+def seeds(*, daily: bool) -> tuple[int, int | None]:
     """First seed, and how many (None: until the time is over)."""
+    if not daily:
+        return 0, LEAST
     if (asked := os.environ.get("TRACES")) is not None:
         return int(os.environ.get("FIRST_TRACE", "0")), int(asked)
     return datetime.date.today().toordinal() * 10_000 % 1_000_000, None
@@ -34,8 +36,9 @@ def right(outcomes: Iterable[Outcome]) -> list[bool]:
 
 
 @pytest.mark.timeout(0)
-def test_random_traces_end_with_everyone_served_fairly_and_nothing_leaked() -> None:
-    first, asked = seeds()
+@pytest.mark.parametrize("daily", [False, pytest.param(True, marks=pytest.mark.deep)])
+def test_random_traces_end_with_everyone_served_fairly_and_nothing_leaked(daily: bool) -> None:
+    first, asked = seeds(daily=daily)
     outcomes = list[Outcome]()
     seed = first
     until = time.process_time() + SECONDS
@@ -71,6 +74,7 @@ def test_random_traces_end_with_everyone_served_fairly_and_nothing_leaked() -> N
     )
 
 
+@pytest.mark.deep
 def test_a_refusal_is_right_three_times_of_four() -> None:
     """The same traces every time, so that the share changes with the predictions and with nothing else."""
     probes = right([Trace(seed, ("mixed", "flood")[seed % 2], let_in=1.0).run() for seed in range(JUDGED)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,12 +17,14 @@ TOOL = Tool("look", "looks", {"type": "object", "properties": {"at": {"type": "s
 CALL = '<tool_call>\n{"name": "look", "arguments": {"at": "a}\\"{b"}}\n</tool_call>'
 
 
-def parse(text: str, cuts: list[int] | None = None) -> tuple[str, list[tuple[str, str]]]:
-    parser, events = ToolCallParser(), list[Event]()
+def parse(
+    text: str, cuts: list[int] | None = None, *, forced: bool = False, cut: bool = False
+) -> tuple[str, list[tuple[str, str]]]:
+    parser, events = ToolCallParser(forced=forced), list[Event]()
     edges = [0, *sorted(cuts or []), len(text)]
     for start, end in pairwise(edges):
         events += parser.push(text[start:end])
-    events += parser.finish()
+    events += parser.finish(cut=cut)
     content, calls = "", list[tuple[str, str]]()
     for event in events:
         if isinstance(event, str):
@@ -65,19 +68,91 @@ def test_a_call_cut_short_gives_what_there_was() -> None:
     assert parse('<tool_call>\n{"name": "f", "arguments": {"a": "lo') == ("", [("f", '{"a": "lo')])
 
 
+@pytest.mark.parametrize("forced", [True, False])
+@pytest.mark.parametrize("before", ["", CALL + "\n"])
+def test_no_half_of_the_notation_is_content_wherever_a_call_is_cut(before: str, forced: bool) -> None:
+    """At every character: in the mark, the name, the arguments, the closing mark; of the first call or the second."""
+    first = [("look", '{"at": "a}\\"{b"}')] if before else []
+    for end in range(len("<tool_") if not forced else 1, len(CALL) + 1):
+        content, calls = parse(before + CALL[:end], forced=forced, cut=True)
+        assert content == "" and calls[: len(first)] == first
+        for name, arguments in calls[len(first) :]:
+            assert name == "look" and '{"at": "a}\\"{b"}'.startswith(arguments)
+        named = CALL[:end].count('"look"')
+        assert len(calls) == len(first) + named, "a call whose name is known is told, with what there is of it"
+
+
+def test_text_that_is_cut_before_it_is_surely_a_call_stays_text() -> None:
+    assert parse("3 <", cut=True) == ("3 <", [])
+    assert parse("<table", cut=True) == ("<table", [])
+
+
+@pytest.mark.parametrize(
+    ("written", "call"),
+    [
+        ('{"name": "f", "parameters": {"a": 1}}', ("f", '{"a": 1}')),
+        ('{"parameters": {"a": 1}, "name": "f"}', ("f", '{"a": 1}')),
+        ('{"name": "f", "parameters": "{\\"a\\": 1}"}', ("f", '{"a": 1}')),
+        ('{"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}', ("f", '{"a": 1}')),
+        ('{"id": "1", "type": "function", "function": {"name": "f", "parameters": {"a": 1}}}', ("f", '{"a": 1}')),
+        ('{"name": "f", "arguments": {"a": 1}, "id": 7}', ("f", '{"a": 1}')),
+        ('{"type": "function", "name": "f", "parameters": {"a": 1}}', ("f", '{"a": 1}')),
+    ],
+)
+def test_calls_as_other_models_write_them_keep_their_arguments(written: str, call: tuple[str, str]) -> None:
+    assert parse(f"<tool_call>\n{written}\n</tool_call>") == ("", [call])
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        '{"name": "f", "args": {"a": 1}}',
+        '{"name": "f", "input": {"a": 1}}',
+        '{"parameters": {"a": 1}, "arguments": {"b": 2}, "name": "f"}',
+        '{"a": 1, "name": "f"}',
+        '{"function": {"name": "f"}, "arguments": {"a": 1}}',
+    ],
+)
+def test_a_call_with_fields_that_are_not_understood_is_content_and_loses_nothing(written: str) -> None:
+    for text in (f"<tool_call>{written}</tool_call>", f"<tool_call>{written}"):
+        assert parse(text) == (text, [])
+        assert parse(text, cut=True) == (text, []), "it is whole"
+
+
+def test_what_a_call_says_behind_its_arguments_is_content_without_the_marks() -> None:
+    text = '<tool_call>{"name": "f", "arguments": {"a": 1}, "parameters": {"b": 2}}</tool_call> so'
+    assert parse(text) == (', "parameters": {"b": 2}} so', [("f", '{"a": 1}')])
+    assert parse(text.removesuffix("</tool_call> so")) == (', "parameters": {"b": 2}}', [("f", '{"a": 1}')])
+
+
 @given(
     st.lists(
-        st.sampled_from(["text ", "<", "<tool_call>", CALL, "}", "\n", "</tool_call>", '{"name": "x"']), max_size=6
+        st.sampled_from(
+            [
+                "text ",
+                "<",
+                "<tool_call>",
+                CALL,
+                "}",
+                "\n",
+                "</tool_call>",
+                '{"name": "x"',
+                '{"name": "f", "parameters": {}',
+                ', "a": 1}',
+            ]
+        ),
+        max_size=6,
     ),
     st.lists(st.integers(0, 300), max_size=40),
+    st.booleans(),
 )
-def test_the_cuts_between_pieces_change_nothing(parts: list[str], cuts: list[int]) -> None:
+def test_the_cuts_between_pieces_change_nothing(parts: list[str], cuts: list[int], cut: bool) -> None:
     text = "".join(parts)
-    assert parse(text, [cut for cut in cuts if cut < len(text)]) == parse(text)
+    assert parse(text, [at for at in cuts if at < len(text)], cut=cut) == parse(text, cut=cut)
 
 
 def test_arguments_stream_as_they_come() -> None:
-    parser = ToolCallParser()
+    parser = ToolCallParser(forced=False)
     assert parser.push('<tool_call>{"name": "f", "arguments": {"a": "x') == [
         CallStart(0, "f"),
         CallArguments(0, '{"a": "x'),
