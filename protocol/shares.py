@@ -72,9 +72,13 @@ class _Waiter:
     def tell(self) -> bool:
         """Wake the caller up, from any thread. False: its event loop is closed."""
         with contextlib.suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(lambda: self.future.done() or self.future.set_result(None))
+            self.loop.call_soon_threadsafe(self._wake)
             return True
         return False
+
+    def _wake(self) -> None:
+        if not self.future.done():
+            self.future.set_result(None)
 
 
 class Shares:

@@ -226,7 +226,6 @@ too_many_keys 403 the organization has as many active keys as it may
 too_many_new_keys 403 the organization has made as many keys as it may in a day
 too_many_models 403 the organization lists as many models as it may
 too_many_organizations 403 the person owns as many organizations as they may
-too_many_models 400 the lines of the file name too many models
 too_many_runs 403 as many runs are open as may be
 too_many_sets 403 as many sets of rows are open as may be
 too_many_trials 403 as many comparisons are open as may be
@@ -237,6 +236,7 @@ adapter_revoked 403 the version was withdrawn
 run_budget_exceeded 429 the call does not fit what is left of the run's money
 run_calls_exhausted 429 the run has no calls left
 share_full 429 the organization has as much of this under way as it may have: wait for some of it
+too_many_names 400 the lines of the file name too many models
 too_many_open 429 too much work in the background is open: wait for some of it
 file_storage_full 409 the organization's files fill their room: delete some
 too_many_invites 403 no more invites today

@@ -37,7 +37,8 @@ from marketplace.gateway.fleet.endpoint import PATH as FLEET_LINKS  # noqa: E402
 # Django spools a request body to disk before any view can refuse it: the limit has to stand in front.
 _django = PageShares(BodyLimit(cast(App, _application)))
 _gateway = Gateway()
-settings.DATABASES["default"]["OPTIONS"]["options"] = f"-c statement_timeout={STATEMENT_SECONDS}s"
+_options = cast(dict[str, Any], settings.DATABASES["default"]["OPTIONS"])  # of this kind of process alone
+_options["options"] = f"-c statement_timeout={STATEMENT_SECONDS}s"
 _ = get_resolver().url_patterns  # loads the views now, not at the first request
 for name in _UNUSED:
     del sys.modules[name]  # whoever needs it later finds it

@@ -31,7 +31,7 @@ class FileTooLarge(Refusal):
 class TooManyModels(InvalidInput):
     """The lines of a file name more models than one may."""
 
-    code = "too_many_models"
+    code = "too_many_names"
 
 
 class StorageFull(Conflict):

@@ -15,6 +15,8 @@ from marketplace.gateway.shares import BODIES
 from protocol.shares import Bound, Shares
 from tests.marketplace.gateway.conftest import World, until
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 
 async def _begin(world: World, key: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Announce a body, and send its first byte."""

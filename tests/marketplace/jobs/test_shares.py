@@ -22,6 +22,7 @@ from protocol.shares import Threads
 from tests.marketplace.gateway.conftest import World, until
 from tests.marketplace.jobs.conftest import lines, retrieved, stranger, upload, work
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 _WAITING_SQL = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = %s::regclass"
 
 
@@ -100,9 +101,10 @@ async def test_statements_of_callers_that_left_are_cancelled_and_others_take_the
         await until(ended)
 
 
-async def test_a_file_that_names_too_many_models_is_not_quoted_and_its_batch_fails(
+async def test_a_file_that_names_too_many_names_is_not_quoted_and_its_batch_fails(
     api: World, client: openai.OpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(quotes, "MAX_MODELS", 20)
     looked_up: list[str] = []
     terms = quotes._terms
     monkeypatch.setattr(quotes, "_terms", lambda *of: looked_up.append(of[1]) or terms(*of))
@@ -113,13 +115,13 @@ async def test_a_file_that_names_too_many_models_is_not_quoted_and_its_batch_fai
     )
     file = await upload(client, many)
     answer = await api.http.post("/v1/batches/quote", json={"input_file_id": file.id})
-    assert (answer.status, (await answer.json())["error"]["code"]) == (400, "too_many_models")
+    assert (answer.status, (await answer.json())["error"]["code"]) == (400, "too_many_names")
     assert len(looked_up) == quotes.MAX_MODELS
     page = {"input_file_id": file.id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
     batch = await (await api.http.post("/v1/batches", json=page)).json()
     await work(0.1)
     failed = await retrieved(client, batch["id"])
-    assert (failed.status, failed.errors.data[0].code) == ("failed", "too_many_models")
+    assert (failed.status, failed.errors.data[0].code) == ("failed", "too_many_names")
 
 
 async def _trickle(http: aiohttp.ClientSession, pieces: int) -> tuple[int, str]:
