@@ -12,7 +12,7 @@ from typing import Any
 from django.conf import settings
 from django.core.mail import EmailMessage
 from django.db import transaction
-from django.db.models import F, QuerySet, Window
+from django.db.models import F, Q, QuerySet, Window
 from django.db.models.functions import Coalesce, Now, RowNumber
 from django.utils import timezone
 
@@ -28,7 +28,7 @@ from protocol.shares import Bound, Shares, declared
 logger = logging.getLogger(__name__)
 
 BATCH = 100  # deliveries of one round
-OF_ONE = 8  # of them, of one organization: a round lasts as long as two posts that nobody answers
+OF_ONE = 8  # posts of one organization in it: a round lasts as long as two posts that nobody answers
 POSTS = declared(Bound("webhooks", places=20, share=4, waiting=OF_ONE))
 FIRST_RETRY, LAST_RETRY = timedelta(seconds=15), timedelta(hours=1)
 MAX_ATTEMPTS = 32  # then 24 hours are over
@@ -49,10 +49,11 @@ def deliver_due() -> int:
 
 
 def _due() -> QuerySet[Delivery]:
-    """Return what is due, one of each organization before the second of any, and few of each."""
+    """Return what is due, one of each organization before the second of any, and few posts of each."""
     organization = Coalesce("alert__organization_id", "event__organization_id")
-    place = Window(RowNumber(), partition_by=[organization], order_by=["next_attempt_at", "pk"])
-    due = Delivery.objects.filter(next_attempt_at__lte=Now()).annotate(place=place).filter(place__lte=OF_ONE)
+    place = Window(RowNumber(), partition_by=[organization, Q(webhook=None)], order_by=["next_attempt_at", "pk"])
+    due = Delivery.objects.filter(next_attempt_at__lte=Now()).annotate(place=place)
+    due = due.filter(Q(webhook=None) | Q(place__lte=OF_ONE))
     return due.order_by("place", "next_attempt_at").select_related("alert", "event", "webhook")[:BATCH]
 
 
