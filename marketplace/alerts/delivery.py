@@ -14,6 +14,7 @@ from django.core.mail import EmailMessage
 from django.db import transaction
 from django.db.models import F, Q, QuerySet, Window
 from django.db.models.functions import Coalesce, Now, RowNumber
+from django.db.models.lookups import IsNull
 from django.utils import timezone
 
 from billing.budgets.addresses import Network
@@ -51,7 +52,9 @@ def deliver_due() -> int:
 def _due() -> QuerySet[Delivery]:
     """Return what is due, one of each organization before the second of any, and few posts of each."""
     organization = Coalesce("alert__organization_id", "event__organization_id")
-    place = Window(RowNumber(), partition_by=[organization, Q(webhook=None)], order_by=["next_attempt_at", "pk"])
+    place = Window(
+        RowNumber(), partition_by=[organization, IsNull(F("webhook_id"), True)], order_by=["next_attempt_at", "pk"]
+    )
     due = Delivery.objects.filter(next_attempt_at__lte=Now()).annotate(place=place)
     due = due.filter(Q(webhook=None) | Q(place__lte=OF_ONE))
     return due.order_by("place", "next_attempt_at").select_related("alert", "event", "webhook")[:BATCH]
