@@ -240,6 +240,8 @@ adapter_revoked 403 the version was withdrawn
 run_budget_exceeded 429 the call does not fit what is left of the run's money
 run_calls_exhausted 429 the run has no calls left
 guard_refusals_exhausted 429 the model's guard has refused too many of your texts today
+share_full 429 the organization has as much of this under way as it may have: wait for some of it
+too_many_names 400 the lines of the file name too many models
 too_many_open 429 too much work in the background is open: wait for some of it
 file_storage_full 409 the organization's files fill their room: delete some
 too_many_invites 403 no more invites today
@@ -263,6 +265,7 @@ outcome_unknown 503 it is not known yet whether the prediction is charged: look 
 overloaded 429 a replica has as much to do as it takes
 queue_full 429 a replica has as much to do as it takes
 busy 503 the gateway has as much to do as it takes
+too_slow 503 the work took too long and was stopped
 starting 503 the platform is starting
 database 503 the platform's database is away
 gateway_fault 503 the gateway failed; nothing was charged

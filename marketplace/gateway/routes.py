@@ -20,7 +20,7 @@ from marketplace.gateway.dispatch import dispatch
 from marketplace.gateway.errors import unavailable
 from marketplace.gateway.features import Features
 from marketplace.gateway.guarding import Guarding, Outgoing, Parse
-from marketplace.gateway.http import Client, Receive, Scope, Send, address_of, headers_of, read_body, send_json
+from marketplace.gateway.http import TENANT, Client, Receive, Scope, Send, address_of, headers_of, read_body, send_json
 from marketplace.gateway.kept import IdempotencyKey
 from marketplace.gateway.logprobs import check_logprobs
 from marketplace.gateway.metrics import Stopwatch
@@ -109,6 +109,7 @@ class Routes:
         authorization = headers_of(scope).get(b"authorization")
         database = self.parts.books.database
         principal = await self.authenticator.authenticate(database, authorization, address_of(scope), scopes)
+        scope[TENANT] = principal.organization_id
         headers |= (await self.limiter.check(principal.organization_id)).headers()
         return principal
 

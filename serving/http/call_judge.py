@@ -6,7 +6,7 @@ import asyncio
 import json
 
 from protocol.json_text import is_json
-from serving.constraints import GrammarCompiler
+from serving.constraints import TenantGrammars
 from serving.http.rules import ToolUse
 from serving.tokenization.tool_calls import CallArguments, CallStart, ToolCallParser
 
@@ -16,7 +16,7 @@ SECONDS = 1.0  # that an answer waits for the judgement of all its calls; withou
 class CallJudge:
     """The judge of one request's calls. Nothing is kept of them."""
 
-    def __init__(self, use: ToolUse, grammars: GrammarCompiler) -> None:
+    def __init__(self, use: ToolUse, grammars: TenantGrammars) -> None:
         self._tools = {tool.name: tool for tool in use.callable}
         self._forced, self._grammars = use.forced, grammars
 

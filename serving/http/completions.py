@@ -55,13 +55,13 @@ class CompletionEndpoint(Endpoint[Generation]):
         parameters.sampling_params(body, parts.engine.vocab_size, None)
         latency = parameters.latency_class(body, admission)
         if isinstance(body, bodies.ChatBody):
-            prompts = await parts.prompts.chat(body, use.told)
+            prompts = await parts.prompts.chat(body, use.told, admission.tenant)
         else:
-            prompts = await parts.prompts.completion(body)
+            prompts = await parts.prompts.completion(body, admission.tenant)
         total = len(prompts) * body.computed
-        grammar = await rules.constraint(
-            body, use, parts.grammars, tight=terms is not None and terms.contract.output is not None
-        )
+        grammars = parts.grammars.of(admission.tenant)
+        tight = terms is not None and terms.contract.output is not None
+        grammar = await rules.constraint(body, use, grammars, tight=tight)
         params = parameters.sampling_params(body, parts.engine.vocab_size, grammar)
         params = beam_search.searching(params, beam, grammar)
         limits = [self._limit(body, prompt, admission, total) for prompt in prompts]
@@ -95,7 +95,7 @@ class CompletionEndpoint(Endpoint[Generation]):
             requests = [await admission.bring(requests[0])]
         alone = body.choices == 1  # of several no single answer could be named
         answers = terms.answers if alone and terms is not None else None
-        calls = CallJudge(use, parts.grammars) if alone and use.parses else None
+        calls = CallJudge(use, grammars) if alone and use.parses else None
         work = self.work(requests, each, admission, http_id, whole=whole, answers=answers, calls=calls)
         return work, self._format(body, work, prompts, use)
 

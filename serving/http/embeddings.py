@@ -26,7 +26,7 @@ class EmbeddingEndpoint(Endpoint[EmbeddingBody]):
 
     async def begin(self, body: EmbeddingBody, admission: Admission, http_id: str) -> tuple[Work, None]:
         latency = parameters.latency_class(body, admission)
-        prompts = await self.parts.prompts.embedding(body)
+        prompts = await self.parts.prompts.embedding(body, admission.tenant)
         requests = [
             Request(
                 request_id=admission.request_id + (f"#{index}" if index else ""),

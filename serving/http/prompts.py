@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from protocol.errors import require
 from protocol.requests.bodies import ChatBody, CompletionBody, EmbeddingBody, FunctionCall, Message
 from protocol.requests.checks import MAX_INPUTS, MAX_PROMPTS, prompts_of
 from protocol.requests.parsing import call_arguments
+from protocol.shares import Bound, Threads, declared
+from serving.errors import refusing
 from serving.http.errors import ApiError
 from serving.tokenization.chat_template import ChatTemplateError
 from serving.tokenization.tokenizer import Tokenizer
@@ -17,6 +19,8 @@ from serving.tokenization.tools import RawArguments, Tool
 
 # Longer texts are tokenized off the event loop, because they would delay the tokens of all other requests.
 _INLINE_CHARS = 8_192
+PROMPTS = declared(Bound("prompts", places=4, share=2, waiting=64, seconds=60.0))
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,34 +36,35 @@ class PromptReader:
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
         self._tokenizer, self._vocab = tokenizer, vocab_size
+        self._threads = Threads(PROMPTS)
 
-    async def completion(self, body: CompletionBody) -> list[Prompt]:
+    async def completion(self, body: CompletionBody, tenant: str) -> list[Prompt]:
         """Return the prompts of a completion request. Raises ApiError 400."""
-        return await self._read(prompts_of(body.prompt, "prompt", MAX_PROMPTS), "prompt")
+        return await self._read(prompts_of(body.prompt, "prompt", MAX_PROMPTS), "prompt", tenant)
 
-    async def embedding(self, body: EmbeddingBody) -> list[Prompt]:
+    async def embedding(self, body: EmbeddingBody, tenant: str) -> list[Prompt]:
         """Return the inputs of an embedding request. Raises ApiError 400."""
-        return await self._read(prompts_of(body.input, "input", MAX_INPUTS), "input")
+        return await self._read(prompts_of(body.input, "input", MAX_INPUTS), "input", tenant)
 
-    async def chat(self, body: ChatBody, tools: tuple[Tool, ...]) -> list[Prompt]:
+    async def chat(self, body: ChatBody, tools: tuple[Tool, ...], tenant: str) -> list[Prompt]:
         """Return the prompt of a chat request. Raises ApiError 400, also when the template refuses the messages."""
         template = self._tokenizer.chat_template
         if template is None:
             raise ApiError(400, "This model has no chat template; use /v1/completions.", code="no_chat_template")
         messages = chat_messages(body)
         try:
-            text = await _apart(sum(len(m["content"]) for m in messages), template.render, messages, tools)
+            text = await self._apart(tenant, sum(len(m["content"]) for m in messages), template.render, messages, tools)
         except ChatTemplateError as error:
             raise ApiError(
                 400, f"The chat template refused the messages: {error}", code="invalid_value", param="messages"
             ) from None
-        return [Prompt(await self._encode(text, "messages", special=False), text)]
+        return [Prompt(await self._encode(text, "messages", tenant, special=False), text)]
 
-    async def _read(self, parts: list[str | list[int]], param: str) -> list[Prompt]:
+    async def _read(self, parts: list[str | list[int]], param: str, tenant: str) -> list[Prompt]:
         out = []
         for part in parts:
             if isinstance(part, str):
-                out.append(Prompt(await self._encode(part, param, special=True), part))
+                out.append(Prompt(await self._encode(part, param, tenant, special=True), part))
             else:
                 if not all(0 <= token < self._vocab for token in part):
                     raise ApiError(
@@ -71,10 +76,17 @@ class PromptReader:
                 out.append(Prompt(tuple(part), None))
         return out
 
-    async def _encode(self, text: str, param: str, *, special: bool) -> tuple[int, ...]:
-        ids = await _apart(len(text), lambda: self._tokenizer.encode(text, add_special_tokens=special))
+    async def _encode(self, text: str, param: str, tenant: str, *, special: bool) -> tuple[int, ...]:
+        ids = await self._apart(tenant, len(text), lambda: self._tokenizer.encode(text, add_special_tokens=special))
         require(bool(ids), param, "must not be empty")
         return tuple(ids)
+
+    async def _apart(self, tenant: str, size: int, work: Callable[..., Result], *arguments: Any) -> Result:
+        """Do `work` here when it is short, and in a thread when it would block the event loop."""
+        if size <= _INLINE_CHARS:
+            return work(*arguments)
+        with refusing("long prompts"):
+            return await self._threads.run(tenant, lambda _: work(*arguments))
 
 
 def chat_messages(body: ChatBody) -> list[dict[str, Any]]:
@@ -116,8 +128,3 @@ def _arguments(text: str) -> dict[str, Any]:
     """Return the arguments of an earlier call. Those of an answer that ended early are taken as they are."""
     value = call_arguments(text or "{}")
     return RawArguments(text) if value is None else value
-
-
-async def _apart(size: int, work: Any, *arguments: Any) -> Any:
-    """Run `work` here when it is short, and on a thread when it would block the event loop."""
-    return await asyncio.to_thread(work, *arguments) if size > _INLINE_CHARS else work(*arguments)

@@ -7,7 +7,7 @@ from typing import Literal
 
 from protocol.requests.bodies import ChatBody, GenerationBody, NamedChoice
 from protocol.requests.checks import binds_calls, format_schema
-from serving.constraints import GrammarCompiler, GrammarError, GrammarSpec, json_spec
+from serving.constraints import GrammarError, GrammarSpec, TenantGrammars, json_spec
 from serving.core import Constraint
 from serving.http.errors import ApiError
 from serving.tokenization.tools import Tool, call_grammar
@@ -47,7 +47,7 @@ def tool_use(body: GenerationBody) -> ToolUse:
 
 
 async def constraint(
-    body: GenerationBody, use: ToolUse, compiler: GrammarCompiler, *, tight: bool = False
+    body: GenerationBody, use: ToolUse, compiler: TenantGrammars, *, tight: bool = False
 ) -> Constraint | None:
     """Return the grammar that the answer must follow, or None for free text.
 

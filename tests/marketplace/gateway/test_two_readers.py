@@ -10,8 +10,6 @@ from protocol.requests.parsing import parse
 from tests.protocol.request_bodies import CHAT, EMBED, bodies
 from tests.protocol.test_requests import KINDS
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
-
 MODEL = "maker/thing"
 
 

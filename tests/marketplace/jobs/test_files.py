@@ -57,7 +57,7 @@ async def _another_organization_has_none_of_it(api: World, file_id: str) -> None
         assert (await http.delete(f"/v1/files/{file_id}")).status == 404
         body = {"input_file_id": file_id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
         assert (await http.post("/v1/batches", json=body)).status == 404
-        assert (await http.post("/v1/batches/quote", json=body)).status == 404
+        assert (await http.post("/v1/batches/quote", json={"input_file_id": file_id})).status == 404
         assert (await (await http.get("/v1/files")).json())["data"] == []
 
 
