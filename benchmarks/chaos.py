@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import machine
+from benchmarks.machine import Part
+from benchmarks.results import markdown
 from tests.end_to_end.chaos.__main__ import figures, run, stopped_by_signals
 from tests.end_to_end.platform import running_platform
 
 
-def text(told: Mapping[str, Any]) -> str:
-    """Return the figures of a run as Markdown."""
+def parts(told: Mapping[str, Any]) -> list[Part]:
+    """Return what a reader is shown of a run."""
     kinds = ", ".join(f"{count} {kind}" for kind, count in told["kinds"].items())
     rows = [
         ("predictions; charged, free", f"{told['predictions']:,}; {told['charged']:,}, {told['free']:,}"),
@@ -38,8 +40,7 @@ def text(told: Mapping[str, Any]) -> str:
         ("a hold closed without its replica's return, longest, s", told["settled_max_s"]),
         ("contradictions found by the audit", len(told["contradictions"])),
     ]
-    table = "\n".join(f"| {name} | {value} |" for name, value in rows)
-    return f"{told['points']} faults: {kinds}.\n\n| | |\n|---|---|\n{table}"
+    return [f"{told['points']} faults: {kinds}.", machine.table(["", ""], rows)]
 
 
 def main() -> int:
@@ -54,8 +55,8 @@ def main() -> int:
         running = run(platform, points=chosen.points, seed=chosen.seed, stopped=stopped_by_signals())
         chaos, verdict = asyncio.run(running)
     told = figures(chaos, verdict, seed=chosen.seed)
-    print(text(told), *told["contradictions"], sep="\n")
-    print(machine.write_suite(chosen.out, "chaos", {"machine": about, **told}))
+    print(markdown(parts(told)), *told["contradictions"], sep="\n")
+    print(machine.write_suite(chosen.out, "chaos", {"machine": about}, parts(told)))
     return 1 if verdict.faults else 0
 
 

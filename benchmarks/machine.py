@@ -1,17 +1,21 @@
-"""The machine a figure was measured on, as data, and the folder of results for that kind of machine."""
+"""The machine that a figure was measured on, as data; the folder and the form of its results."""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
-import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
+from capacity.profile import current_commit
+
+# What a reader is shown of a result: a paragraph, lines as they are, or a table ({"head": [...], "rows": [[...]]}).
+Part: TypeAlias = str | list[str] | dict[str, Any]
 RESULTS = Path(__file__).parent / "results"
 # The features by which the kernels of this project and of its peers choose their code, oldest first.
 INSTRUCTION_SETS = (
@@ -57,17 +61,42 @@ def cpu_kind(about: Mapping[str, Any] | None = None) -> str:
     return f"{generation or newest}-{about['cores']}-cores"
 
 
-def gpu_kind() -> str:
-    """Return the folder name for figures of the first GPU, such as "nvidia-h100-80gb-hbm3". Raises without CUDA."""
-    return re.sub(r"[^a-z0-9]+", "-", torch.cuda.get_device_name(0).lower()).strip("-")
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> dict[str, Any]:
+    """Return a part of a result that is shown as a table; cells become text."""
+    return {"head": list(head), "rows": [[str(cell) for cell in row] for row in rows]}
 
 
-def write_suite(folder: Path, suite: str, report: Mapping[str, Any]) -> Path:
-    """Write one suite's report as JSON into `folder`, which is created where necessary. Returns the file."""
+def write_suite(folder: Path, suite: str, report: Mapping[str, Any], parts: Sequence[Part]) -> Path:
+    """Write one suite's result into `folder`, which is created where necessary. Returns the file.
+
+    report: what it was measured on, as "machine", and figures that other programs read; of this day and commit
+    parts: what a reader is shown
+    """
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{suite}.json"
-    file.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    made = {"date": date.today().isoformat(), "commit": current_commit()[:8]}
+    write(file, {**report, **made, "parts": list(parts)})
     return file
+
+
+def write(file: Path, result: Mapping[str, Any]) -> None:
+    """Write a result as JSON, one line for each of its fields and for each row that is shown."""
+    lines = [f" {_json(name)}: {_json(value)}" for name, value in result.items() if name != "parts"]
+    parts = ",\n".join(f"  {_part(part)}" for part in result["parts"])
+    file.write_text("{\n" + ",\n".join([*lines, f' "parts": [\n{parts}\n ]']) + "\n}\n", encoding="utf-8")
+
+
+def _part(part: Part) -> str:
+    if isinstance(part, str):
+        return _json(part)
+    if isinstance(part, list):
+        return "[\n" + ",\n".join(f"   {_json(line)}" for line in part) + "\n  ]"
+    rows = ",\n".join(f"   {_json(row)}" for row in part["rows"])
+    return f'{{"head": {_json(part["head"])}, "rows": [\n{rows}\n  ]}}'
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _cpu_fields() -> dict[str, str]:

@@ -31,6 +31,7 @@ from marketplace.accounts.features import RETRY_SECONDS, is_on
 from marketplace.accounts.models import Organization
 from marketplace.accounts.suspension import is_suspended
 from marketplace.accounts.verification import require_verified
+from protocol.money import CENTS, usd
 
 MAX_FAILURES = 3  # in a row; then a member has to turn the rule on again
 FIRST_WAIT = timedelta(hours=1)  # after a refusal, doubled by each further one
@@ -251,7 +252,7 @@ def _ask_holder(top_up: TopUp, gateway: StripeGateway) -> None:
                 once=str(top_up.pk),
                 subject="Your bank asks you to confirm a top-up",
                 text="The bank of your card wants to know that an automatic top-up of "
-                f"${top_up.amount_cents / 100:,.2f} is yours. Confirm it in your wallet:\n\n"
+                f"{usd(top_up.amount_cents, CENTS)} is yours. Confirm it in your wallet:\n\n"
                 f"{settings.PUBLIC_URL}/dashboard/wallet\n\n"
                 "No money has moved. Automatic top-ups go on when it is paid.",
                 data={"top_up_id": str(top_up.pk), "amount_cents": top_up.amount_cents},

@@ -7,6 +7,7 @@ from datetime import date
 from uuid import UUID
 
 from marketplace.accounts.errors import Refusal
+from protocol.money import CENTS, usd
 
 
 class BillingError(Refusal):
@@ -26,7 +27,7 @@ class InsufficientFunds(BillingError):
         """Keep the figures; the default message refuses the hold of a prediction."""
         super().__init__(
             message
-            or f"This request may cost up to ${needed / 1e9:.6f} and ${available / 1e9:.6f} is available. "
+            or f"This request may cost up to {usd(needed)} and {usd(available)} is available. "
             "Nothing was charged. Top up, or lower max_tokens."
         )
         self.available = available
@@ -203,7 +204,7 @@ class AmountNotRefundable(BillingError):
     def __init__(self, amount_cents: int, refundable_cents: int) -> None:
         """Name both amounts."""
         super().__init__(
-            f"${amount_cents / 100:,.2f} was asked for and ${refundable_cents / 100:,.2f} of this payment can go back: "
+            f"{usd(amount_cents, CENTS)} was asked for and {usd(refundable_cents, CENTS)} of this payment can go back: "
             "what was spent, or is set aside for running predictions, cannot",
             field="amount_cents",
         )

@@ -33,6 +33,7 @@ from billing.stripe.calls import CURRENCY
 from billing.stripe.refunds import Refund, RefundRejected
 from marketplace.accounts import audit
 from marketplace.accounts.models import Organization
+from protocol.money import CENTS, usd
 
 logger = logging.getLogger(__name__)
 
@@ -270,7 +271,7 @@ def _give_back(ours: TopUpRefund, reason: str) -> None:
     )
     ours.state, ours.failed_at, ours.failure = State.FAILED, timezone.now(), reason
     text = (
-        f"A refund of ${(ours.amount_cents + ours.tax_cents) / 100:,.2f} did not arrive at your card ({reason}). "
+        f"A refund of {usd(ours.amount_cents + ours.tax_cents, CENTS)} did not arrive at your card ({reason}). "
         "The credit is back in your wallet: you can spend it, or ask for the refund again."
     )
     tell_members(

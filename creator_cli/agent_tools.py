@@ -13,9 +13,9 @@ from typing import Annotated, Any
 
 from creator_cli.errors import ApiError, CliError
 from creator_cli.http_client import HttpClient
-from creator_cli.names import dollars
 from creator_cli.reading import Reader
 from creator_cli.session import Session
+from protocol.money import usd
 
 RUN_HEADER = "X-Intarsia-Run"
 MAX_FOUND = 20
@@ -41,7 +41,7 @@ class Amount:
     @classmethod
     def of(cls, nano_usd: int) -> Amount:
         """Return the amount of so many nano-dollars."""
-        return cls(nano_usd, dollars(nano_usd, 9))
+        return cls(nano_usd, usd(nano_usd))
 
 
 @dataclass(frozen=True)
@@ -220,8 +220,8 @@ def _found(row: Any) -> Found:
         model=listing.text("name"),
         title=listing.text("title"),
         summary=listing.text("summary"),
-        input_usd_per_million_tokens=None if price is None else dollars(price.integer("input_micro_usd_per_mtok"), 6),
-        output_usd_per_million_tokens=None if price is None else dollars(price.integer("output_micro_usd_per_mtok"), 6),
-        usd_per_prediction=None if price is None else dollars(price.integer("per_prediction_nano_usd"), 9),
+        input_usd_per_million_tokens=None if price is None else usd(price.integer("input_micro_usd_per_mtok"), 6),
+        output_usd_per_million_tokens=None if price is None else usd(price.integer("output_micro_usd_per_mtok"), 6),
+        usd_per_prediction=None if price is None else usd(price.integer("per_prediction_nano_usd")),
         needs_access=listing.flag("gated"),
     )

@@ -110,10 +110,3 @@ def parse_time(text: str, *, field: str) -> datetime:
     except ValueError:
         raise Refused(f"{text!r} is not a time such as 2027-01-01 or 2027-01-01T12:00", field=field) from None
     return found if found.tzinfo else found.replace(tzinfo=UTC)
-
-
-def dollars(amount: int, decimals: int) -> str:
-    """The opposite, with at least two decimals: 60000 at 6 decimals is "$0.06"."""
-    whole, fraction = divmod(abs(amount), 10**decimals)
-    digits = f"{fraction:0{decimals}d}".rstrip("0").ljust(2, "0")
-    return f"{'-' if amount < 0 else ''}${whole:,}.{digits}"

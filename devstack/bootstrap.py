@@ -63,7 +63,7 @@ def run_quietly(title: str, command: list[str], *, environment: dict[str, str] |
 
 def prepare_environment(*, dev: bool, fleet: bool) -> None:
     """Create or update `.venv` to match pyproject.toml. `fleet`: with Ray Serve; `dev`: with what the tests need."""
-    more = ",train,bench,dev,fleet,s3" if dev else ",fleet" if fleet else ""
+    more = ",train,dev,fleet,s3" if dev else ",fleet" if fleet else ""
     extras = "web,guards,search,serving,telemetry,capacity,local" + more
     stamp = VENV / f".made-{'dev' if dev else 'fleet' if fleet else 'user'}"
     wanted = [(REPOSITORY / name).read_bytes() for name in ("pyproject.toml", "constraints.txt")]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
 from protocol.errors import ProtocolError
+from protocol.json_text import finished, is_json
 from protocol.messages import Answer
 
 MAX_CLOSED_ANSWERS: Final = 64  # a larger set of answers is not counted one by one
@@ -17,13 +18,6 @@ CONTRACT_KEY = "contract"  # of a verification's report
 EXAMPLES_KEY = "examples"  # of it as well
 MAX_SCHEMA_BYTES = 1 << 17  # as the platform keeps it
 Logprobs = Literal["none", "confidence", "open"]
-# Fields whose numbers a caller could move until a choice changes, and the steps per unit that they may be moved by.
-_STEPS: Mapping[str, int] = {
-    "presence_penalty": 20,
-    "frequency_penalty": 20,
-    "repetition_penalty": 20,
-    "length_penalty": 1,
-}
 _Tokens = Annotated[int, msgspec.Meta(ge=0, lt=2**20)]
 
 
@@ -81,39 +75,73 @@ def read_example_counts(value: object) -> ExampleCounts:
     return found
 
 
-def cut_is_free(*, has_schema: bool, max_tokens: int, asked: int | None, steered: bool) -> bool:
-    """Return whether a chat's answer that ends at its limit is free: half of an answer with a schema is worth nothing.
+def delivers(schema: Mapping[str, Any], text: str) -> bool:
+    """Return whether a text is worth its price under a contract's schema, though its end may be missing.
 
-    The limit must be the contract's. A caller who asks for fewer tokens, or steers the answer by a stop string or a
-    bias, cuts it himself, and could otherwise read all but its last token for nothing. Gateway and replica each decide
-    from the request alone.
+    It is when it is whole JSON, or when it already holds every required value that the schema makes a choice of (an
+    `enum`, a `const`, a boolean): those are what the answer was asked for. Of choices in lists one is enough, and so is
+    one where none is required. Gateway and replica each decide from the text alone.
     """
-    return has_schema and (asked is None or asked >= max_tokens) and not steered
+    if is_json(text):
+        return True
+    choices = list(_choices(schema, schema))
+    if not choices:
+        return False
+    held = {tuple(None if isinstance(one, int) else one for one in path) for path, _ in finished(text)}
+    required = [path for path, needed in choices if needed]
+    return all(path in held for path in required) if required else any(path in held for path, _ in choices)
 
 
-def untold(body: Mapping[str, object], logprobs: Logprobs) -> tuple[str, str] | None:
-    """Return the first field by which a body asks for probabilities that its model does not tell, and the rule.
+def answers_are_choices(schema: Mapping[str, Any]) -> bool:
+    """Return whether all of an answer is choices of the schema, and nothing as long as a caller's message makes it.
 
-    A bias tells them as well: moved until another token comes first, it is the distance of the two. Penalties do the
-    same to tokens that were said, and `length_penalty` to whole answers, so they move in steps alone. Gateway and
-    replica each decide from the body. None: the body asks for none of it.
+    Objects are closed. Lists, numbers and texts, which a message can make long, are none.
     """
-    if logprobs == "open":
-        return None
-    wanted = body.get("logprobs")
-    if wanted is not None and wanted is not False:  # 0 alternatives of a completion are those of its own tokens
-        return "logprobs", "this model tells no log-probabilities"
-    if body.get("top_logprobs"):
-        return "top_logprobs", "this model tells no log-probabilities"
-    if body.get("confidence") and logprobs != "confidence":
-        return "confidence", "this model does not tell the probabilities of its answers"
-    if body.get("logit_bias"):
-        return "logit_bias", "a bias would tell log-probabilities, and this model tells none"
-    for name, steps in _STEPS.items():
-        value = body.get(name)
-        if isinstance(value, int | float) and abs(value * steps - round(value * steps)) > 1e-6:
-            return name, f"must be a multiple of {1 / steps:g} here, as this model tells no log-probabilities"
-    return None
+    return _all_choices(schema, schema, _DEEPEST)
+
+
+_ChoicePath = tuple[str | None, ...]  # None: any place of a list
+_DEEPEST = 16  # objects, lists and references inside each other that are looked into
+
+
+def _choices(schema: object, root: Mapping[str, Any], deep: int = _DEEPEST) -> Iterator[tuple[_ChoicePath, bool]]:
+    """Yield the path of each value that is a choice, and whether every answer has it."""
+    for one in _parts(schema, root, deep):
+        if _is_choice(one):
+            yield (), True
+        properties, required = one.get("properties"), one.get("required") or ()
+        for name, inner in properties.items() if isinstance(properties, Mapping) else ():
+            for path, needed in _choices(inner, root, deep - 1):
+                yield (name, *path), needed and name in required
+        for path, needed in _choices(one.get("items"), root, deep - 1):
+            yield (None, *path), needed
+
+
+def _all_choices(schema: object, root: Mapping[str, Any], deep: int) -> bool:
+    parts = list(_parts(schema, root, deep))
+    if not parts or any(map(_is_choice, parts)):
+        return bool(parts)
+    closed = [one for one in parts if one.get("additionalProperties") is False and "properties" in one]
+    return any(all(_all_choices(inner, root, deep - 1) for inner in one["properties"].values()) for one in closed)
+
+
+def _parts(schema: object, root: Mapping[str, Any], deep: int) -> Iterator[Mapping[str, Any]]:
+    """Yield a schema and all that must hold beside it: by `allOf`, and by references within the document."""
+    if not isinstance(schema, Mapping) or deep <= 0:
+        return
+    yield schema
+    for one in schema.get("allOf") or ():
+        yield from _parts(one, root, deep - 1)
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and reference.startswith("#/"):
+        found: object = root
+        for step in reference[2:].split("/"):
+            found = found.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
+        yield from _parts(found, root, deep - 1)
+
+
+def _is_choice(schema: Mapping[str, Any]) -> bool:
+    return "const" in schema or "enum" in schema or schema.get("type") in ("boolean", "null")
 
 
 def closed_answers(schema: Mapping[str, Any] | None) -> tuple[str, ...]:

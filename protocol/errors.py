@@ -37,3 +37,22 @@ class BrokenEncoding(ProtocolError):
 
 class ClientGone(Exception):
     """The client hung up before its request was complete."""
+
+
+class RequestRefused(ProtocolError):
+    """A request's body alone makes it impossible: 400 on either side.
+
+    message: a sentence for the caller; code: stable and machine-readable; param: the body's field at fault
+    """
+
+    status = 400
+
+    def __init__(self, message: str, *, code: str = "invalid_value", param: str | None = None) -> None:
+        super().__init__(message)
+        self.message, self.code, self.param = message, code, param
+
+
+def require(holds: bool, param: str, rule: str) -> None:
+    """Raise RequestRefused "'param' rule." unless the rule holds."""
+    if not holds:
+        raise RequestRefused(f"'{param}' {rule}.", param=param)

@@ -7,7 +7,6 @@ sides read it by `read_rows`, so what the platform would refuse is refused befor
 from __future__ import annotations
 
 import hashlib
-import json
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import msgspec
 
 from protocol.encoding import foreign_beginning
 from protocol.errors import ProtocolError
+from protocol.json_text import value_of
 
 MAX_ROWS = 10_000
 MAX_ROW_BYTES = 1 << 16
@@ -124,8 +124,8 @@ def _row(number: int, line: bytes) -> EvalRow:
     if len(line) > MAX_ROW_BYTES:
         raise RowRefused(number, f"must have at most {MAX_ROW_BYTES >> 10} KB, has {len(line):,} bytes")
     try:
-        value = json.loads(line.decode("utf-8", "strict"), parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
+        value = value_of(line.decode("utf-8", "strict"))
+    except ValueError as error:
         rule = "must be UTF-8" if isinstance(error, UnicodeDecodeError) else "must be one JSON object in one line"
         raise RowRefused(number, foreign_beginning(line) or rule) from None
     if not isinstance(value, dict):
@@ -153,10 +153,6 @@ def _messages(number: int, messages: object) -> list[dict[str, str]]:
     return messages
 
 
-def _no_constant(name: str) -> None:
-    raise ValueError(name)
-
-
 # -- what a scorer compares ------------------------------------------------------------------------------------------
 
 MISSING: Final = object()  # an answer has no such part: equal to nothing
@@ -167,8 +163,8 @@ def json_value(text: object) -> Any:
     if not isinstance(text, str):
         return text
     try:
-        return json.loads(text, parse_constant=_no_constant)
-    except (ValueError, RecursionError):
+        return value_of(text)
+    except ValueError:
         return MISSING
 
 

@@ -11,6 +11,8 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Literal, cast
 
+from protocol.errors import RequestRefused
+
 Use = Literal["used", "ignored", "refused"]
 Body = Literal["chat", "completions", "embeddings", "responses", "moderations", "batches", "files"]
 
@@ -70,17 +72,8 @@ WISHES = frozenset(
 _OF_FUNCTION_CALL = (None, "none", "auto")  # without `functions`, which are refused, nothing is asked for
 
 
-class UnusableField(Exception):
-    """A field that is not taken. `code` is that of the refusal."""
-
-    def __init__(self, name: str, message: str, code: str) -> None:
-        """Take the sentence that says why."""
-        super().__init__(message)
-        self.name, self.message, self.code = name[:64], message, code
-
-
 def check_fields(body: Body | Iterable[str], data: Mapping[str, object]) -> None:
-    """Raise UnusableField for the first field of a body that is not taken. null is as good as absent.
+    """Raise RequestRefused for the first field of a body that is not taken. null is as good as absent.
 
     `body` is one of OpenAI's, or the names of the fields of one of ours, which are all used.
     """
@@ -92,17 +85,19 @@ def check_fields(body: Body | Iterable[str], data: Mapping[str, object]) -> None
         if use == "refused":
             asks = value not in _OF_FUNCTION_CALL if name == "function_call" else bool(value)
             if asks:
-                raise UnusableField(name, f"'{name}' is not supported.", "unsupported_parameter")
+                raise RequestRefused(f"'{name}' is not supported.", code="unsupported_parameter", param=name)
             continue
         raise _unknown(name, [one for one in known if known[one] != "refused"])
 
 
-def _unknown(name: str, known: list[str]) -> UnusableField:
+def _unknown(name: str, known: list[str]) -> RequestRefused:
     if name in WISHES:
         message = (
             f"'{name}' is not supported: a wish about who serves a request and what becomes of its data is refused"
         )
-        return UnusableField(name, f"{message}, because nothing here would keep to it.", "unsupported_parameter")
-    near = difflib.get_close_matches(name[:64], known, n=1)
+        message += ", because nothing here would keep to it."
+        return RequestRefused(message, code="unsupported_parameter", param=name)
+    name = name[:64]
+    near = difflib.get_close_matches(name, known, n=1)
     hint = f" Did you mean '{near[0]}'?" if near else ""
-    return UnusableField(name, f"'{name[:64]}' is no field of this request.{hint}", "unknown_parameter")
+    return RequestRefused(f"'{name}' is no field of this request.{hint}", code="unknown_parameter", param=name)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from protocol.shares import Full, Late
+
 
 class ConfigError(ValueError):
     """A flag has an impossible value; the message names it."""
@@ -77,3 +82,15 @@ class EngineStopped(EngineError):
     """The engine is shutting down or not started."""
 
     code = "engine_stopped"
+
+
+@contextmanager
+def refusing(work: str) -> Iterator[None]:
+    """Raise QueueFull where a pool that tenants share has no place for `work`, DeadlineExceeded where it is Late."""
+    try:
+        yield
+    except Full as full:
+        code = "tenant_queue_full" if full.own else "queue_full"
+        raise QueueFull(f"too many requests wait for {work}", 1.0, code) from None
+    except Late:
+        raise DeadlineExceeded(f"{work} took too long") from None

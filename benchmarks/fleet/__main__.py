@@ -77,7 +77,7 @@ def main() -> int:
     lines, fine = report(rows)
     print("\n".join(lines))
     folder = arguments.out or machine.RESULTS / machine.cpu_kind(about)
-    print(machine.write_suite(folder, "fleet", {"machine": about, "rows": rows}))
+    print(machine.write_suite(folder, "fleet", {"machine": about}, [lines]))
     return 0 if fine else 1
 
 

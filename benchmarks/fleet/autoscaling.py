@@ -27,6 +27,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks import machine
+from benchmarks.fleet import scaling_report
 from benchmarks.fleet.day import Course, PoolOfDay
 from benchmarks.fleet.demand import Day
 from benchmarks.fleet.ideal import ideal_hours, needed, schedule_hours
@@ -124,7 +125,7 @@ def main() -> int:
     folder = arguments.out or machine.RESULTS / machine.cpu_kind(about)
 
     def keep(rows: Rows) -> None:
-        machine.write_suite(folder, "autoscaling", {"machine": about, "ceiling": ceiling, "rows": rows})
+        machine.write_suite(folder, "autoscaling", {"machine": about}, scaling_report.parts(rows, ceiling))
 
     lines, fine = report(simulate(day, arguments.seeds, ceiling, keep))
     print("\n".join(lines))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from benchmarks.machine import Part
+
 Rows = dict[str, dict[str, float]]
 # Figure, relation, bar; of every day but the one of sharper bursts.
 BARS: tuple[tuple[str, str, float], ...] = (
@@ -40,3 +44,9 @@ def report(rows: Rows) -> tuple[list[str], bool]:
             line = f"{name + ': ' + figure:<40}{figures[figure]:>9.4g}  {relation} {bar:g}"
             lines.append(line if reached else f"{line}  MISSED")
     return lines, fine
+
+
+def parts(rows: Rows, ceiling: Mapping[str, float]) -> list[Part]:
+    """Return what a reader is shown. ceiling: the load that so many replicas bear"""
+    borne = ", ".join(f"{load} by {replicas}" for replicas, load in ceiling.items())
+    return [f"The load that so many replicas bear within the promise: {borne}.", report(rows)[0]]

@@ -13,6 +13,7 @@ from benchmarks.gateway import peer_litellm, report
 from benchmarks.gateway.platform import Platform, fdatasync_ms, platform
 from benchmarks.gateway.scenarios import Rate, added_latency, killed, peer_throughput, running_out, throughput
 from benchmarks.machine import RESULTS, cpu_kind, describe, write_suite
+from benchmarks.results import markdown
 
 GATEWAYS = 2
 WALLETS = 100
@@ -61,8 +62,9 @@ def main() -> int:
     about = describe()
     with platform(gateways=GATEWAYS, wallets=WALLETS, affordable=AFFORDABLE) as running:
         result = {"machine": about, **measure(running, arguments)}
-    write_suite(arguments.out or RESULTS / cpu_kind(about), "gateway", result)
-    print(report.text(result))
+    parts = report.parts(result)
+    write_suite(arguments.out or RESULTS / cpu_kind(about), "gateway", result, parts)
+    print(markdown(parts))
     return 0 if all(promise.kept for promise in report.promises(result)) else 1
 
 

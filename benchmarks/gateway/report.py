@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.machine import Part, table
+
 FAST_DISK_MS = 0.5  # a disk that is not slower has 3 ms for a prediction, another one its own time and 2.5
 
 
@@ -50,34 +52,26 @@ def promises(result: Mapping[str, Any]) -> list[Promise]:
     return found
 
 
-def text(result: Mapping[str, Any]) -> str:
-    """Return all tables as Markdown."""
+def parts(result: Mapping[str, Any]) -> list[Part]:
+    """Return what a reader is shown: the disk, the bars, the rates."""
     disk = f"fdatasync of 8 KiB: {result['fdatasync_ms']} ms (median). {result['gateways']} gateway processes."
-    return f"{disk}\n\n{promise_table(result)}\n\n{rate_table(result)}"
-
-
-def promise_table(result: Mapping[str, Any]) -> str:
-    """Return the bars."""
-    lines = ["| figure | measured | bar |", "| --- | --- | --- |"]
-    lines += [f"| {one.name} | {one.value:g} | {'≤' if one.at_most else '≥'} {one.bar:g} |" for one in promises(result)]
-    return "\n".join(lines)
-
-
-def rate_table(result: Mapping[str, Any]) -> str:
-    """Return the rates, with latency under full load and CPU time per prediction of every part."""
-    rows = [("100 wallets", result["wallets"]), ("one wallet", result["one_wallet"])]
-    if "litellm" in result:
-        rows.append((f"LiteLLM {result['litellm']['version']}, no spend kept", result["litellm"]))
-    lines = ["| | per second | p50 ms | p99 ms | CPU ms per prediction |", "| --- | --- | --- | --- | --- |"]
-    for name, rate in rows:
-        cpu = ", ".join(f"{role} {value:.2f}" for role, value in rate["cpu_ms"].items() if value >= 0.005)
-        total = sum(rate["cpu_ms"].values())
-        lines.append(
-            f"| {name} | {rate['per_second']:,.0f} | {rate['p50_ms']:.0f} | {rate['p99_ms']:.0f} | {total:.2f}: {cpu} |"
-        )
+    bars = [[one.name, f"{one.value:g}", f"{'≤' if one.at_most else '≥'} {one.bar:g}"] for one in promises(result)]
     latency = result["latency"]
-    lines.append(
-        f"\nAt 100 per second: p50 {latency['p50_ms']:.2f} ms, p95 {latency['p95_ms']:.2f}, p99 {latency['p99_ms']:.2f}"
+    alone = (
+        f"At 100 per second: p50 {latency['p50_ms']:.2f} ms, p95 {latency['p95_ms']:.2f}, p99 {latency['p99_ms']:.2f}"
         f"; the replica asked directly {latency['direct_p50_ms']:.2f}."
     )
-    return "\n".join(lines)
+    return [disk, table(["figure", "measured", "bar"], bars), _rates(result), alone]
+
+
+def _rates(result: Mapping[str, Any]) -> Part:
+    """Return the rates, with latency under full load and CPU time per prediction of every part."""
+    named = [("100 wallets", result["wallets"]), ("one wallet", result["one_wallet"])]
+    if "litellm" in result:
+        named.append((f"LiteLLM {result['litellm']['version']}, no spend kept", result["litellm"]))
+    rows = []
+    for name, rate in named:
+        cpu = ", ".join(f"{role} {value:.2f}" for role, value in rate["cpu_ms"].items() if value >= 0.005)
+        figures = (f"{rate['per_second']:,.0f}", f"{rate['p50_ms']:.0f}", f"{rate['p99_ms']:.0f}")
+        rows.append([name, *figures, f"{sum(rate['cpu_ms'].values()):.2f}: {cpu}"])
+    return table(["", "per second", "p50 ms", "p99 ms", "CPU ms per prediction"], rows)

@@ -20,7 +20,7 @@ from typing import Any
 import psycopg
 
 import tests.services  # noqa: F401  starts PostgreSQL and Valkey, and says in the environment where they are
-from benchmarks.machine import RESULTS, cpu_kind, describe, write_suite
+from benchmarks.machine import RESULTS, cpu_kind, describe, table, write_suite
 
 BAR_MS = 100.0
 
@@ -58,17 +58,13 @@ def main() -> int:
     for name, taken in raw.items():
         print(f"{name:<34} {taken:7.1f} s from predictions", flush=True)
     about = describe()
-    report = {
-        "machine": about,
-        "books": {"models": options.models, "predictions": options.rows, "days": options.days},
-        "requests": options.requests,
-        "bar_ms": BAR_MS,
-        "ranking_s": round(ranking_s, 1),
-        "summed_up_per_s": round(counted / seconds),
-        "pages": found,
-        "from_predictions_s": raw,
-    }
-    print(write_suite(options.out or RESULTS / cpu_kind(about), "pages", report))
+    added = "; ".join(f"{name} {taken} s" for name, taken in raw.items())
+    parts = [
+        f"{options.models:,} models, {options.rows:,} predictions in {options.days} days.",
+        table(["page", "p50 ms", "p95 ms", "queries"], [row.values() for row in found]),
+        f"Added up from predictions: {added}. {round(counted / seconds):,} predictions are summed up per second.",
+    ]
+    print(write_suite(options.out or RESULTS / cpu_kind(about), "pages", {"machine": about}, parts))
     return int(any(row["p95_ms"] > BAR_MS for row in found))
 
 

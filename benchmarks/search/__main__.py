@@ -21,7 +21,7 @@ from typing import Any
 import psycopg
 
 import tests.services  # noqa: F401  starts PostgreSQL and Valkey, and says in the environment where they are
-from benchmarks.machine import RESULTS, cpu_kind, describe, write_suite
+from benchmarks.machine import RESULTS, cpu_kind, describe, table, write_suite
 from benchmarks.pages.__main__ import start_django
 
 BAR_MS = 20.0
@@ -59,18 +59,15 @@ def main() -> int:
 
     texts = [f"{question.text} {number}" for number in range(10) for question in questions]
     times, buffers = _times(offers, texts[: options.requests + 3], options.listings)
-    report = {
-        "machine": about,
-        "recall": recall,
-        "least": LEAST,
-        "listings": options.listings,
-        "requests": options.requests,
-        "bar_ms": BAR_MS,
-        "embedding_ms_per_listing": per_listing,
-        "times": times,
-        "buffers": buffers,
-    }
-    print(write_suite(options.out or RESULTS / cpu_kind(about), "search", report))
+    rows = [[name, *(f"{row[kind]:.2f}" for kind in data.KINDS)] for name, row in recall.items()]
+    parts = [
+        table(["recall in the first five", *data.KINDS], rows),
+        f"{options.listings:,} listings, {options.requests} new queries.",
+        table(["", "p50 ms", "p95 ms"], [[name, row["p50_ms"], row["p95_ms"]] for name, row in times.items()]),
+        f"The statement reads {buffers['p50']:,} pages of 8 KiB (p50), {buffers['most']:,} at most; its bar is "
+        f"{BAR_MS:.0f} ms at p95. Embedding a listing takes {per_listing} ms.",
+    ]
+    print(write_suite(options.out or RESULTS / cpu_kind(about), "search", {"machine": about}, parts))
     best = recall["all three, fused"]
     slow = times["the statement"]["p95_ms"] > BAR_MS
     return int(slow or any(best[kind] < least for kind, least in LEAST.items()))

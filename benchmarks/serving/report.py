@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.machine import Part, table
 from benchmarks.serving.limits import Limits
 from benchmarks.serving.metrics import median
 
 OURS, INT8, VLLM, VLLM_LORA, PEFT = "intarsia", "intarsia int8", "vLLM", "vLLM 32 LoRAs", "transformers + PEFT"
+CELLS = "cells.json"  # what a run measured, cell by cell, beside its generated data
+FAR = (("ttft", "p95"), ("itl", "p99"))
 # Measured next to each cell with adapters: the same prompts without them.
 OURS_WITHOUT = "intarsia, no adapters"
 
@@ -104,7 +107,7 @@ def kept(folder: Path, measured_anew: Collection[str]) -> tuple[list[Cell], Limi
 
     Raises OSError where the file does not exist.
     """
-    file = json.loads((folder / "serving.json").read_text(encoding="utf-8"))
+    file = json.loads((folder / CELLS).read_text(encoding="utf-8"))
     rates = {int(rows): rate for rows, rate in file["limits"]["gemm_gflop_s"].items()}
     cells = [Cell(**cell) for cell in file["cells"] if cell["scenario"] not in measured_anew]
     return cells, Limits(file["limits"]["read_gb_s"], rates)
@@ -153,12 +156,18 @@ def promises(results: Results, limits: Limits, model: ModelSize, ready_seconds: 
     return out
 
 
-def table(results: Results) -> str:
-    """Return Markdown with one row per engine and cell."""
-    lines = [
-        "| scenario | clients | engine | tokens/s | TTFT p50 / p95 ms | ITL p50 / p99 ms | errors |",
-        "|---|---|---|---|---|---|---|",
+def parts(results: Results, promised: Sequence[Promise], about: Sequence[str]) -> list[Part]:
+    """Return what a reader is shown: `about` the run, the bars that were measured, one row per engine and cell."""
+    bars = [
+        [one.text, f"{one.value:.2f}", f"{'≤' if one.at_most else '≥'} {one.bar}", "holds" if one.holds else "MISSED"]
+        for one in promised
+        if one.value is not None
     ]
+    return [*about, table(["figure", "measured", "bar", ""], bars), _cells(results)]
+
+
+def _cells(results: Results) -> Part:
+    rows = []
     for scenario, concurrency in results.places():
         for engine in results.engines():
             cell = (engine, scenario, concurrency)
@@ -169,37 +178,12 @@ def table(results: Results) -> str:
                 value = results.figure(*cell, name)
                 return "–" if value is None else f"{value:.0f}" if value >= 20 else f"{value:.1f}"
 
-            lines.append(
-                f"| {scenario} | {concurrency} | {engine} | {rate:.1f} | {show('ttft_p50_ms')} / "
-                f"{show('ttft_p95_ms')} | {show('itl_p50_ms')} / {show('itl_p99_ms')} | {show('errors')} |"
-            )
-    return "\n".join(lines)
+            first, between = (f"{show(f'{of}_p50_ms')} / {show(f'{of}_{far}_ms')}" for of, far in FAR)
+            rows.append([scenario, concurrency, engine, f"{rate:.1f}", first, between, show("errors")])
+    head = ["scenario", "clients", "engine", "tokens/s", "TTFT p50 / p95 ms", "ITL p50 / p99 ms", "errors"]
+    return table(head, rows)
 
 
-def promise_table(promised: list[Promise]) -> str:
-    """Return Markdown with one row per bar."""
-    lines = ["| figure | measured | bar | |", "|---|---|---|---|"]
-    for item in promised:
-        value = "not measured" if item.value is None else f"{item.value:.2f}"
-        mark = {True: "holds", False: "MISSED", None: ""}[item.holds]
-        lines.append(f"| {item.text} | {value} | {'≤' if item.at_most else '≥'} {item.bar} | {mark} |")
-    return "\n".join(lines)
-
-
-def from_file(file: Path) -> tuple[Results, list[Promise]]:
-    """Read the cells and promises of an earlier run."""
-    data = json.loads(file.read_text(encoding="utf-8"))
-    results = Results()
-    results.cells += [Cell(**cell) for cell in data["cells"]]
-    promised = [Promise(one["text"], one["value"], one["bar"], one["at_most"]) for one in data["promises"]]
-    return results, promised
-
-
-def as_data(results: Results, promised: list[Promise], limits: Limits, about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return everything measured, and what it was measured on, ready for JSON."""
-    return {
-        **about,
-        "limits": asdict(limits),
-        "promises": [asdict(item) | {"holds": item.holds} for item in promised],
-        "cells": [asdict(cell) for cell in results.cells],
-    }
+def as_data(results: Results, limits: Limits) -> dict[str, Any]:
+    """Return everything measured, ready for JSON: what `kept` reads."""
+    return {"limits": asdict(limits), "cells": [asdict(cell) for cell in results.cells]}

@@ -170,7 +170,11 @@ def main() -> int:
     lines, fine = report(measured)
     print("\n".join(lines))
     folder = arguments.out or machine.RESULTS / machine.cpu_kind(about)
-    print(machine.write_suite(folder, f"speculation_{arguments.dtype}", {"machine": about, **measured}))
+    print(
+        machine.write_suite(
+            folder, f"speculation_{arguments.dtype}", {"machine": about, "samples": measured["samples"]}, [lines]
+        )
+    )
     return 0 if fine else 1
 
 

@@ -28,6 +28,7 @@ from billing.stripe.calls import CURRENCY
 from billing.stripe.charges import StripeFee
 from billing.stripe.disputes import DisputedPayment
 from billing.top_ups import credit_card_payment, refresh_top_up
+from protocol.money import CENTS, usd
 
 logger = logging.getLogger(__name__)
 
@@ -149,7 +150,7 @@ def _set_amount(dispute: Dispute, found: DisputedPayment) -> None:
         )
     text = (
         f"The bank of your card disputes the payment of {top_up.created_at:%Y-%m-%d} and has taken "
-        f"${found.amount_cents / 100:,.2f} back. The rest of its credit is frozen until the bank has decided, and "
+        f"{usd(found.amount_cents, CENTS)} back. The rest of its credit is frozen until the bank has decided, and "
         "no payment of yours can be refunded meanwhile. If this is a mistake, ask your bank to withdraw it.\n\n"
         f"{settings.PUBLIC_URL}/dashboard/wallet"
     )

@@ -6,7 +6,8 @@ import csv
 import io
 from datetime import date
 
-from billing.papers.document import Document, dollars
+from billing.papers.document import Document
+from protocol.money import decimal
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "|", "%")
 
@@ -44,7 +45,7 @@ def csv_file(document: Document, *, number: str, issued_on: date | None) -> str:
                 for column, cell in zip(table.columns, row, strict=True):
                     if isinstance(cell, int):
                         money = column.kind == "money"
-                        line[f"{column.name} (USD)" if money else column.name] = dollars(cell) if money else str(cell)
+                        line[f"{column.name} (USD)" if money else column.name] = decimal(cell) if money else str(cell)
                     elif cell is not None:
                         line[f"{column.name} (USD)" if column.kind == "money" else column.name] = safe_text(cell)
                 writer.writerow(line)

@@ -78,14 +78,6 @@ class Document:
         return next((digits for digits in range(2, 9) if all(a % 10 ** (9 - digits) == 0 for a in amounts)), 9)
 
 
-def dollars(nano: int, decimals: int = 9, *, grouped: bool = False) -> str:
-    """Return nano-dollars as a decimal number with so many decimals. Digits beyond them must be zero."""
-    whole, fraction = divmod(abs(nano), NANO)
-    assert fraction % 10 ** (9 - decimals) == 0, "an amount is printed exactly"
-    digits = f"{whole:,}" if grouped else str(whole)
-    return f"{'-' if nano < 0 else ''}{digits}.{fraction:09d}"[: decimals - 9 or None]
-
-
 def _table(stored: dict[str, Any]) -> Table:
     return Table(
         title=stored["title"],

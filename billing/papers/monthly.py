@@ -12,13 +12,14 @@ from billing.account_statements import is_closed, statements
 from billing.models import Account, Paper, PeriodMovement, Posting
 from billing.papers import tax_ids
 from billing.papers.consumption import Consumed, Earned, consumed, earned, paid_with
-from billing.papers.document import Cell, Column, Document, Party, Table, dollars
+from billing.papers.document import Cell, Column, Document, Party, Table
 from billing.papers.issue import issue
 from billing.papers.months import period_text
 from billing.papers.profiles import organization_party, platform_party
 from billing.papers.statements import account_tables
 from billing.pricing import NANO_PER_CENT
 from marketplace.accounts.models import Organization
+from protocol.money import decimal
 
 MOVED_BY = ("prediction", "correction", "reversal")
 EARNING_KINDS = ("creator_reserve", "creator_payable", "payout_in_transit", "receivable")
@@ -145,7 +146,7 @@ def _invoice(organization: Organization, month: date, seller: Party, lines: list
         parties=(seller, organization_party(organization, role="Billed to")),
         facts=(
             ("Period", period_text(month)),
-            ("Net in whole cents", f"USD {dollars(rounded if net >= 0 else -rounded, 2, grouped=True)}"),
+            ("Net in whole cents", f"USD {decimal(rounded if net >= 0 else -rounded, 2, grouped=True)}"),
             ("Payment", "paid in full from credit; nothing is due"),
         ),
         tables=(Table("Predictions by model", columns, rows, tuple(totals)), settled),

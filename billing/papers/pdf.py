@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
-from billing.papers.document import Cell, Column, Document, Party, Table, dollars
+from billing.papers.document import Cell, Column, Document, Party, Table
 from billing.papers.letters import BOLD, REGULAR, marked_up, register_fonts
+from protocol.money import decimal
 
 MARGIN = 45.0  # points
 WIDTH = 595.28 - 2 * MARGIN - 12  # of A4, less the margins and the frame's own padding
@@ -167,7 +168,7 @@ def _text(column: Column, cell: Cell, decimals: int) -> str:
     if cell is None:
         return ""
     if isinstance(cell, int):
-        return dollars(cell, decimals, grouped=True) if column.kind == "money" else f"{cell:,}"
+        return decimal(cell, decimals, grouped=True) if column.kind == "money" else f"{cell:,}"
     return cell
 
 

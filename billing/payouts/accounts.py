@@ -21,6 +21,7 @@ from billing.stripe import StripeGateway, stripe_gateway
 from billing.stripe.connect import AccountUnknown, ConnectedAccount
 from marketplace.accounts import audit
 from marketplace.accounts.models import Organization
+from protocol.money import CENTS, usd
 
 State = PayoutAccount.State
 CHECK_STARTED = timedelta(minutes=1)  # while the creator may be filling in the pages
@@ -93,7 +94,7 @@ def set_terms(
         raise InvalidTerms(f"a schedule is one of {', '.join(PayoutAccount.Schedule.values)}", field="schedule")
     least = least_minimum_cents()
     if minimum_cents is not None and not least <= minimum_cents <= MAX_MINIMUM_CENTS:
-        message = f"a minimum is between ${least / 100:,.2f} and ${MAX_MINIMUM_CENTS // 100:,}"
+        message = f"a minimum is between {usd(least, CENTS)} and ${MAX_MINIMUM_CENTS // 100:,}"
         raise InvalidTerms(message, field="minimum_cents")
     changes: dict[str, object] = {}
     if schedule is not None and schedule != account.schedule:

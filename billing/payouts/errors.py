@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from billing.errors import BillingError
+from protocol.money import CENTS, usd
 
 
 class PayoutsFrozen(BillingError):
@@ -28,7 +29,7 @@ class BelowMinimum(BillingError):
     def __init__(self, amount_cents: int, minimum_cents: int) -> None:
         """Name both amounts."""
         super().__init__(
-            f"a payout is at least ${minimum_cents / 100:,.2f}, and this one would be ${amount_cents / 100:,.2f}",
+            f"a payout is at least {usd(minimum_cents, CENTS)}, and this one would be {usd(amount_cents, CENTS)}",
             field="amount_cents",
         )
         self.amount_cents = amount_cents
@@ -44,7 +45,7 @@ class AmountNotPayable(BillingError):
     def __init__(self, amount_cents: int, payable_cents: int) -> None:
         """Name both amounts."""
         super().__init__(
-            f"${amount_cents / 100:,.2f} was asked for and ${payable_cents / 100:,.2f} is payable now",
+            f"{usd(amount_cents, CENTS)} was asked for and {usd(payable_cents, CENTS)} is payable now",
             field="amount_cents",
         )
 

@@ -15,11 +15,12 @@ from creator_cli.control_api import ControlApi
 from creator_cli.errors import ApiError, CliError, Refused
 from creator_cli.eval_records import EvalRun
 from creator_cli.evals import check_rows, figure_of, find_set, make_scorer, push_set, wait_for_run
-from creator_cli.names import ModelName, dollars, parse_dollars, parse_model_name
+from creator_cli.names import ModelName, parse_dollars, parse_model_name
 from creator_cli.output import Output, size_text
 from creator_cli.records import Version
 from creator_cli.session import load_session, open_api
 from creator_cli.settings import load_settings
+from protocol.money import usd
 from protocol.reference import REFERENCE_KEY
 
 eval = typer.Typer(
@@ -108,7 +109,7 @@ def list_runs(model: ModelArgument, as_json: AsJson = False) -> None:
             found.set,
             found.state,
             f"{found.calls_done} of {found.calls}",
-            dollars(found.spent_nano_usd, 9),
+            usd(found.spent_nano_usd),
             found.reason,
         )
         for found in runs
@@ -146,7 +147,7 @@ def _measure(
     limit = None if budget is None else parse_dollars(budget, decimals=9, field="budget")
     if limit is not None and limit < 1:
         raise Refused("a budget is more than nothing", field="budget")
-    most = dollars(worst if limit is None else min(limit, worst), 9)
+    most = usd(worst if limit is None else min(limit, worst))
     confirm(f"The run costs at most {most}, of which you earn your share. Start it?", yes=yes)
     if yes:
         out.note(f"the run costs at most {most}")
@@ -178,7 +179,7 @@ def _show_guard(run: EvalRun, found: dict[str, Any], out: Output) -> None:
     facts = [
         ("threshold", f"{found['threshold_milli'] / 1000:.3f} (log-odds)"),
         ("flagged", f"{found['flagged']} of {found['rows']} honest rows"),
-        ("spent", dollars(run.spent_nano_usd, 9)),
+        ("spent", usd(run.spent_nano_usd)),
     ]
     out.facts(facts)
 
@@ -200,5 +201,5 @@ def _show(run: EvalRun, figure: dict[str, Any], out: Output, report: Mapping[str
     if figure["macro_f1_bps"] is not None:
         facts.append(("macro F1", f"{figure['macro_f1_bps'] / 10_000:.3f}"))
     facts += replica_facts(report)
-    facts += [("spent", dollars(run.spent_nano_usd, 9)), ("receipts", f"{_site()}/evaluations/{run.id}")]
+    facts += [("spent", usd(run.spent_nano_usd)), ("receipts", f"{_site()}/evaluations/{run.id}")]
     out.facts(facts)

@@ -9,13 +9,14 @@ import typer
 from creator_cli.commands.options import AsJson, ModelArgument, VersionArgument, Yes, confirm
 from creator_cli.commands.reviews import review_facts, say_review, state_text
 from creator_cli.errors import ApiError, CliError
-from creator_cli.names import dollars, parse_model_name
+from creator_cli.names import parse_model_name
 from creator_cli.output import Output, size_text
 from creator_cli.records import ListedModel, Price, Version
 from creator_cli.releases import find_version, not_confirmed, wait_for_confirmations
 from creator_cli.reviews import hint_appeal
 from creator_cli.session import open_api
 from creator_cli.settings import load_settings
+from protocol.money import usd
 
 
 def status(
@@ -198,7 +199,7 @@ def _show_version(version: Version, out: Output) -> None:
 def _price_text(price: Price | None) -> str:
     if price is None:
         return "not set"
-    return f"{dollars(price.input_micro_usd_per_mtok, 6)} / {dollars(price.output_micro_usd_per_mtok, 6)}"
+    return f"{usd(price.input_micro_usd_per_mtok, 6)} / {usd(price.output_micro_usd_per_mtok, 6)}"
 
 
 def _model_json(model: ListedModel) -> dict[str, object]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from creator_cli.commands.options import AsJson
-from creator_cli.names import dollars
 from creator_cli.output import Output
 from creator_cli.session import open_api
 from creator_cli.settings import load_settings
+from protocol.money import usd
 
 
 def earnings(as_json: AsJson = False) -> None:
@@ -24,10 +24,10 @@ def earnings(as_json: AsJson = False) -> None:
         return
     out.facts(
         [
-            ("earned", dollars(found["total_nano_usd"], 9)),
-            ("in reserve", dollars(found.get("reserve_nano_usd", 0), 9)),
-            ("payable now", dollars(found.get("payable_nano_usd", 0), 9)),
-            ("owed to the platform", dollars(found.get("owed_nano_usd", 0), 9)),
+            ("earned", usd(found["total_nano_usd"])),
+            ("in reserve", usd(found.get("reserve_nano_usd", 0))),
+            ("payable now", usd(found.get("payable_nano_usd", 0))),
+            ("owed to the platform", usd(found.get("owed_nano_usd", 0))),
             ("predictions", found.get("predictions", 0)),
         ]
     )
@@ -40,5 +40,5 @@ def earnings(as_json: AsJson = False) -> None:
 
 
 def _row(line: dict[str, Any], what: str) -> tuple[object, ...]:
-    earned = dollars(int(line.get("creator_nano_usd", 0)), 9)
+    earned = usd(int(line.get("creator_nano_usd", 0)), 9)
     return line.get(what) or "–", line.get("predictions"), line.get("consumers"), earned

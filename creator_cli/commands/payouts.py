@@ -8,10 +8,11 @@ import typer
 
 from creator_cli.commands.options import AsJson, Yes, confirm
 from creator_cli.errors import Refused
-from creator_cli.names import dollars, parse_dollars
+from creator_cli.names import parse_dollars
 from creator_cli.output import Output
 from creator_cli.session import open_api
 from creator_cli.settings import load_settings
+from protocol.money import usd
 
 
 def payouts(
@@ -48,13 +49,13 @@ def _set_up(out: Output) -> None:
 
 
 def _pay_out(out: Output, cents: int | None, *, yes: bool) -> None:
-    what = "everything that is payable" if cents is None else dollars(cents, 2)
+    what = "everything that is payable" if cents is None else usd(cents, 2)
     confirm(f"Pay out {what} to your bank?", yes=yes)
     with open_api(load_settings()) as api:
         payout = api.start_payout(cents)
     if out.as_json:
         out.document(payout)
-    out.say(f"{dollars(payout['amount_cents'], 2)} is on its way to your bank")
+    out.say(f"{usd(payout['amount_cents'], 2)} is on its way to your bank")
 
 
 def _show(out: Output) -> None:
@@ -66,9 +67,9 @@ def _show(out: Output) -> None:
     account = overview.get("account") or {}
     out.facts(
         [
-            ("in reserve", dollars(overview.get("reserve_nano_usd", 0), 9)),
-            ("payable now", dollars(overview["payable_nano_usd"], 9)),
-            ("on its way", dollars(overview.get("in_transit_nano_usd", 0), 9)),
+            ("in reserve", usd(overview.get("reserve_nano_usd", 0))),
+            ("payable now", usd(overview["payable_nano_usd"])),
+            ("on its way", usd(overview.get("in_transit_nano_usd", 0))),
             ("account at Stripe", account.get("state", "none")),
             ("next by schedule", overview.get("next_payout_on")),
         ]
@@ -86,4 +87,4 @@ def _show(out: Output) -> None:
 
 def _row(line: dict[str, Any]) -> tuple[object, ...]:
     reason = line.get("frozen_by") or line.get("failure_code") or ""
-    return str(line.get("created_at", ""))[:10], dollars(int(line.get("amount_cents", 0)), 2), line.get("state"), reason
+    return str(line.get("created_at", ""))[:10], usd(int(line.get("amount_cents", 0)), 2), line.get("state"), reason

@@ -10,11 +10,12 @@ import typer
 
 from creator_cli.commands.options import AsJson, ModelArgument
 from creator_cli.errors import CliError, Refused
-from creator_cli.names import dollars, parse_dollars, parse_model_name, parse_multiplier, parse_time
+from creator_cli.names import parse_dollars, parse_model_name, parse_multiplier, parse_time
 from creator_cli.output import Output
 from creator_cli.records import CopyCost, Price
 from creator_cli.session import open_api
 from creator_cli.settings import load_settings
+from protocol.money import usd
 
 
 def price(
@@ -100,22 +101,22 @@ def _show(model: str, price: Price | None, announced: list[Price], out: Output) 
 
 def _facts(price: Price) -> list[tuple[str, object]]:
     def rate(amount: int) -> str:
-        return f"{dollars(amount, 6)} per million tokens"
+        return f"{usd(amount, 6)} per million tokens"
 
     facts: list[tuple[str, object]] = [
         ("applies to", "every version" if price.version is None else f"version {price.version}"),
         ("input", rate(price.input_micro_usd_per_mtok)),
         ("cached input", rate(price.cached_input_micro_usd_per_mtok)),
         ("output", rate(price.output_micro_usd_per_mtok)),
-        ("per prediction", dollars(price.per_prediction_nano_usd, 9)),
+        ("per prediction", usd(price.per_prediction_nano_usd)),
         ("service tiers", f"priority {_times(price.interactive_bps)}, flex {_times(price.batch_bps)}"),
     ]
     if price.embedding_micro_usd_per_mtok is not None:
         facts.insert(4, ("embeddings", rate(price.embedding_micro_usd_per_mtok)))
     if price.monthly_free_nano_usd:
-        facts.append(("free per month", f"{dollars(price.monthly_free_nano_usd, 9)} for each consumer"))
+        facts.append(("free per month", f"{usd(price.monthly_free_nano_usd)} for each consumer"))
     if price.intro_free_nano_usd:
-        facts.append(("free once", f"{dollars(price.intro_free_nano_usd, 9)} for each consumer"))
+        facts.append(("free once", f"{usd(price.intro_free_nano_usd)} for each consumer"))
     if price.copy is not None:
         facts.append(("a copy", copy_text(price.copy)))
     return facts
@@ -125,8 +126,7 @@ def copy_text(copy: CopyCost) -> str:
     """Return what a copy of a model through its own API costs, as a sentence for its creator."""
     most = "at most " if copy.predictions is None else ""
     return (
-        f"{copy.calls:,} calls, enough for a copy of a model like this, cost {most}"
-        f"{dollars(copy.nano_usd, 9)} at this price"
+        f"{copy.calls:,} calls, enough for a copy of a model like this, cost {most}{usd(copy.nano_usd)} at this price"
     )
 
 

@@ -13,13 +13,13 @@ import typer
 from creator_cli.commands.options import AsJson
 from creator_cli.control_api import ControlApi
 from creator_cli.errors import NotLoggedIn
-from creator_cli.names import dollars
 from creator_cli.output import Output
 from creator_cli.private_files import write_private
 from creator_cli.receipts import ReceiptKeys, SavedKeys, read_keys, verify_file
 from creator_cli.records import time_of
 from creator_cli.session import open_api, platform_url
 from creator_cli.settings import load_settings
+from protocol.money import usd
 from protocol.proofs.documents import VerifiedReceipt
 
 receipt = typer.Typer(
@@ -108,15 +108,15 @@ def _show(out: Output, path: Path, proven: VerifiedReceipt, used: SavedKeys) -> 
     charge = proven.charge
     out.facts(
         [
-            ("charged", dollars(proven.charged_nano_usd, 9)),
-            ("cost", dollars(charge.cost_nano_usd, 9)),
-            *(("given back", f"{dollars(one.amount_nano_usd, 9)}: {one.reason}") for one in proven.corrections),
+            ("charged", usd(proven.charged_nano_usd)),
+            ("cost", usd(charge.cost_nano_usd)),
+            *(("given back", f"{usd(one.amount_nano_usd)}: {one.reason}") for one in proven.corrections),
             ("prediction", f"{charge.prediction_id}, attempt {charge.attempt}"),
             ("model", charge.model),
             ("time (UTC)", f"{time_of(charge.charged_at):%Y-%m-%d %H:%M:%S}"),
             ("tokens", f"{charge.prompt_tokens} ({charge.cached_tokens} cached) + {charge.completion_tokens}"),
             ("class", f"{charge.latency_class}, {charge.class_bps / 100:g} % of the list price"),
-            *((one.reason, f"{dollars(one.nano_usd, 9)}, {one.basis_points / 100:g} %") for one in charge.split),
+            *((one.reason, f"{usd(one.nano_usd)}, {one.basis_points / 100:g} %") for one in charge.split),
         ]
     )
     out.say(f"{path}: the receipt is valid; signed {_second(proven.signed.signed_at)} UTC by {proven.signed.kid}")

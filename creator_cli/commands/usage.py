@@ -16,10 +16,11 @@ from creator_cli import consumption
 from creator_cli.commands.options import AsJson
 from creator_cli.consumption import GROUPS
 from creator_cli.errors import Refused
-from creator_cli.names import dollars, parse_model_name
+from creator_cli.names import parse_model_name
 from creator_cli.output import Output
 from creator_cli.session import load_session, open_api
 from creator_cli.settings import load_settings
+from protocol.money import usd
 
 FOLLOW_SECONDS = 5.0
 _SEEN = 2_000  # predictions that `logs --follow` remembers
@@ -65,14 +66,14 @@ def usage(
             row["predictions"],
             row["prompt_tokens"],
             row["completion_tokens"],
-            dollars(row["cost_nano_usd"], 9),
+            usd(row["cost_nano_usd"]),
         )
         for row in found
     ]
     sums = ("predictions", "tokens in", "tokens out", "cost")
     if lines:
         out.table((*(name for name in GROUPS if name in groups), *sums), lines, right=sums)
-    out.say(f"{dollars(total, 9)} from {first} to {last}")
+    out.say(f"{usd(total)} from {first} to {last}")
     out.say("next: intarsia logs" if lines else f"next: {load_session(load_settings()).url}/docs/start-consumer")
 
 
@@ -126,8 +127,8 @@ def wallet(as_json: AsJson = False) -> None:
         return
     out.facts(
         [
-            ("available", dollars(found["available_nano_usd"], 9)),
-            ("held for predictions that run", dollars(found.get("held_nano_usd", 0), 9)),
+            ("available", usd(found["available_nano_usd"])),
+            ("held for predictions that run", usd(found.get("held_nano_usd", 0))),
         ]
     )
     out.say(f"next: {url}/dashboard/wallet to top up, or intarsia usage")
@@ -166,7 +167,7 @@ def _blocks(model: str, days: int, version: int | None, follow: bool) -> Iterato
 def _prediction_line(row: dict[str, Any]) -> str:
     tokens = f"{row.get('prompt_tokens', 0)} in, {row.get('completion_tokens', 0)} out"
     ended = "refunded" if row.get("refunded") else row.get("finish_reason")
-    cost = dollars(int(row.get("cost_nano_usd", 0)), 9)
+    cost = usd(int(row.get("cost_nano_usd", 0)), 9)
     return f"{str(row.get('created_at'))[:19]}  {row['prediction_id']}  {row.get('model')}  {tokens}  {cost}  {ended}"
 
 

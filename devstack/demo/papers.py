@@ -15,6 +15,7 @@ from devstack.console import line
 from devstack.demo.platform_client import PlatformClient
 from devstack.errors import LocalStackError
 from devstack.state import REPOSITORY
+from protocol.money import decimal, usd
 
 RECEIPT_SECONDS = 60
 PLATFORM = {
@@ -63,7 +64,7 @@ def fetch_tax_invoice(account: PlatformClient, folder: Path) -> tuple[dict[str, 
     (tax,) = [row for row in rows if row["section"] == "Tax by rate"]
     net, whole = (receipt["total_nano_usd"] - receipt["tax_nano_usd"], receipt["total_nano_usd"])
     line(f"{receipt['number']}, receipt of payment and tax invoice, as PDF and CSV:")
-    line(f"  net ${net / 1e9:.2f} + {tax['Tax']} {tax['Rate']} ({tax['Place']}) = ${whole / 1e9:.2f}")
+    line(f"  net {usd(net)} + {tax['Tax']} {tax['Rate']} ({tax['Place']}) = {usd(whole)}")
     line(f"  from {PLATFORM['legal_name']}, {PLATFORM['tax_id']}, to {CONSUMER['legal_name']}, {CONSUMER['tax_id']}")
     text = " ".join(row["item"] for row in rows)
     missing = [name for who in (PLATFORM, CONSUMER) for name in who.values() if len(name) > 2 and name not in text]
@@ -79,17 +80,17 @@ def show_running_month(operator: PlatformClient, account: PlatformClient, folder
     manage("close_month", month, "--draft", "--papers", str(folder))
     statement = next(one for one in account.get("statements")["accounts"] if one["account"] == "customer_credit")
     line(f"{month} of the consumer's credit, which is still open:")
-    line(f"  opening       ${statement['opening_nano_usd'] / 1e9:>16.9f}")
+    line(f"  opening       ${decimal(statement['opening_nano_usd']):>16}")
     moved = {movement["kind"]: movement["amount_nano_usd"] for movement in statement["movements"]}
     for kind, amount in moved.items():
-        line(f"  {kind.replace('_', ' '):<13} ${amount / 1e9:>16.9f}")
-    line(f"  closing       ${statement['closing_nano_usd'] / 1e9:>16.9f}")
+        line(f"  {kind.replace('_', ' '):<13} ${decimal(amount):>16}")
+    line(f"  closing       ${decimal(statement['closing_nano_usd']):>16}")
     wallet = account.get("wallet")
     slug = account.get("me")["organization"]["slug"]
     totals = {row["Model"]: row for row in _rows(folder / f"draft-invoice-{slug}-{month}.csv") if row["Model"]}
-    net = round(Decimal(totals["Net of the month"]["Amount (USD)"]) * 10**9)
+    net = int(Decimal(totals["Net of the month"]["Amount (USD)"]) * 10**9)
     predictions = totals["Charged"]["Predictions"]
-    line(f"draft of its invoice of the month: {predictions} predictions, ${net / 1e9:.9f}, paid from credit")
+    line(f"draft of its invoice of the month: {predictions} predictions, {usd(net)}, paid from credit")
     problems = []
     if statement["closing_nano_usd"] != wallet["posted_nano_usd"]:
         problems.append("the statement of this month does not close at what the wallet has")

@@ -11,6 +11,7 @@ import httpx
 from devstack.console import line, step
 from devstack.demo.platform_client import PlatformClient
 from devstack.errors import LocalStackError
+from protocol.money import CENTS, usd
 
 BANK_ACCOUNT = "000123456789"  # Stripe's own test number of an account that takes payouts
 MINIMUM_CENTS = 1
@@ -42,7 +43,7 @@ def pay_out(creator: PlatformClient) -> dict[str, Any]:
 
         _wait(ended, "the bank's answer to the payout")
     cents = payout["amount_cents"]
-    line(f"${cents / 100:.2f} {payout['state']}, bank account ending in {payout['bank_last4']}")
+    line(f"{usd(cents, CENTS)} {payout['state']}, bank account ending in {payout['bank_last4']}")
     line("[dim]in this demonstration earnings wait no time in the reserve, and $0.01 may be paid out[/dim]")
     return payout
 

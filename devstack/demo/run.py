@@ -21,6 +21,7 @@ from devstack.demo.predictions import Answer, Consumer, held_out
 from devstack.demo.process import RunningStack, running_stack
 from devstack.samples import SampleCreator, SampleCreators
 from devstack.state import State
+from protocol.money import CENTS, decimal, usd
 
 TOP_UP_CENTS = 2_500
 GUESSED_ROWS = 6
@@ -81,9 +82,9 @@ async def _demonstrate(state: State, stack: RunningStack) -> tuple[dict[str, Any
 
     heading("A consumer tops up and creates an API key")
     account = PlatformClient(state, stack.url, "consumer", ["account"])
-    with step(f"top-up of ${TOP_UP_CENTS / 100:.2f} through Stripe's client and Checkout (the project's double)"):
+    with step(f"top-up of {usd(TOP_UP_CENTS, CENTS)} through Stripe's client and Checkout (the project's double)"):
         available = account.top_up(TOP_UP_CENTS)
-    line(f"wallet: ${available / 1e9:.9f}")
+    line(f"wallet: ${decimal(available)}")
     write_profiles(operator, account)
     consumer = Consumer(stack.url, account.create_prediction_key())
 
@@ -161,7 +162,7 @@ async def _ask_all(consumer: Consumer, models: dict[str, str]) -> list[Answer]:
             mode,
             answer.text.strip(),
             f"{answer.prompt_tokens}+{answer.completion_tokens}",
-            f"{answer.cost_nano_usd / 1e9:.9f}",
+            decimal(answer.cost_nano_usd),
             f"{answer.first_token_seconds:.2f} s" if mode == "streamed" else "",
         )
     console.print(table)
@@ -198,7 +199,7 @@ async def _measure(creators: list[SampleCreator], operator: PlatformClient) -> d
             f"{100 * run.base:.1f} %",
             f"{100 * run.adapter:.1f} %",
             f"{100 * figure['low']:.1f} to {100 * figure['high']:.1f} %",
-            f"{run.cost_nano_usd / 1e9:.9f}",
+            decimal(run.cost_nano_usd),
         )
     console.print(table)
     line(
@@ -221,11 +222,11 @@ def _show_money(
     creators: list[SampleCreator],
 ) -> None:
     wallet = account.get("wallet")
-    line(f"consumer's wallet     ${wallet['available_nano_usd'] / 1e9:.9f}  (held: {wallet['held_nano_usd']})")
+    line(f"consumer's wallet     ${decimal(wallet['available_nano_usd'])}  (held: {wallet['held_nano_usd']})")
     for creator in creators:
         earned = json.loads(creator.cli("earnings", "--json"))
-        line(f"{creator.listing['org_slug']:<21} ${earned['total_nano_usd'] / 1e9:.9f}  earned in all")
-    line(f"platform's revenue    ${summary['platform_nano_usd'] / 1e9:.9f}  in all")
+        line(f"{creator.listing['org_slug']:<21} ${decimal(earned['total_nano_usd'])}  earned in all")
+    line(f"platform's revenue    ${decimal(summary['platform_nano_usd'])}  in all")
     line(f"ledger sum            {summary['ledger_sum_nano_usd']} nano-dollars over all accounts")
     line(f"predictions           {summary['predictions'] - before['predictions']} in this demonstration")
 

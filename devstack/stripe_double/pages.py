@@ -8,6 +8,7 @@ from html import escape
 from devstack.stripe_double import tax
 from devstack.stripe_double.cards import TEST_CARDS
 from devstack.stripe_double.messages import JsonObject, Response
+from protocol.money import CENTS, usd
 
 _HEADERS = {
     "content-type": "text/html; charset=utf-8",
@@ -78,7 +79,7 @@ def checkout_page(session: JsonObject | None, *, refused: str = "", typed: Mappi
         done = f'<h1>This is paid.</h1><a class="button pay" href="{escape(success_url(session))}">Continue</a>'
         return plain_page(200, "Paid", done)
     amount = session["amount_total"]
-    action = "Save this card" if amount is None else f"Pay {_dollars(amount)}"
+    action = "Save this card" if amount is None else f"Pay {usd(amount, CENTS)}"
     typed = typed or {}
     chosen = typed.get("card", "pm_card_visa")
     choices = "".join(
@@ -90,7 +91,7 @@ def checkout_page(session: JsonObject | None, *, refused: str = "", typed: Mappi
         200 if not refused else 402,
         f"{action} · test double",
         f"""<h1>{escape(session["_description"])}</h1>
-{"" if amount is None else f'<p class="amount">{_dollars(amount)}</p>'}
+{"" if amount is None else f'<p class="amount">{usd(amount, CENTS)}</p>'}
 {f'<p class="refused" role="alert">{escape(refused)}</p>' if refused else ""}
 <dl><dt>Reference</dt><dd>{escape(session["client_reference_id"] or session["id"])}</dd></dl>
 <form method="post" action="/checkout/{escape(session["id"])}">
@@ -132,14 +133,10 @@ def bank_page(session: JsonObject, card: str) -> Response:
     return plain_page(
         200,
         "Your bank asks · test double",
-        f"""<h1>Your bank asks: are you paying {_dollars(session["amount_total"])}?</h1>
+        f"""<h1>Your bank asks: are you paying {usd(session["amount_total"], CENTS)}?</h1>
 <form method="post" action="/checkout/{escape(session["id"])}">
 <input type="hidden" name="card" value="{escape(card)}">{answers}</form>""",
     )
-
-
-def _dollars(cents: int) -> str:
-    return f"${cents // 100:,}.{cents % 100:02d}"
 
 
 def success_url(session: JsonObject) -> str:

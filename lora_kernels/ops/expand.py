@@ -22,7 +22,7 @@ from lora_kernels.ops.launch import (
 from lora_kernels.ops.triton_or_none import tl, triton
 from lora_kernels.storage.site import SiteStorage
 
-# Chosen from the compiled kernels, not from timings: no GPU was at hand. `python -m benchmarks.kernels.gpu_sweep`
+# Chosen from the compiled kernels, not from timings: no GPU was at hand. The sweep of `python -m benchmarks.gpu`
 # measures one and writes a file of its own into configs/.
 DECODE = Launch(block=128, warps=4, stages=3, programs=8)
 PREFILL = Launch(block=128, warps=4, stages=3, programs=4)

@@ -29,7 +29,7 @@ from lora_kernels.ops.tile import dot
 from lora_kernels.ops.triton_or_none import tl, triton
 from lora_kernels.storage.site import SiteStorage
 
-# Chosen from the compiled kernels, not from timings: no GPU was at hand. `python -m benchmarks.kernels.gpu_sweep`
+# Chosen from the compiled kernels, not from timings: no GPU was at hand. The sweep of `python -m benchmarks.gpu`
 # measures one and writes a file of its own into configs/.
 DECODE = Launch(block=128, warps=4, stages=3, programs=4)
 # Three slices are 64 ranks: in blocks of 128 their buffers take 61 KB, and 3 programs fit a processor.

@@ -1,6 +1,6 @@
 """Launch sizes of each site: read from configs/<GPU>.json, else from configs/default.json.
 
-A file is written by `python -m benchmarks.kernels.gpu_sweep`. Fields that fix the order of a sum (`split`, `inner`)
+A file is written by the sweep of `python -m benchmarks.gpu`. Fields that fix the order of a sum (`split`, `inner`)
 depend on the site's shape alone, never on the batch: a row's bits do not depend on its company.
 """
 

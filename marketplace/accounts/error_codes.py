@@ -64,7 +64,6 @@ parse_error 400 the body is no JSON object
 bad_request 400 the request cannot be read
 invalid_json 400 the JSON cannot be read
 invalid_value 400 a value breaks a rule; `param` names it
-invalid_prompt 400 the prompt has no form that a model takes
 invalid_grammar 400 the grammar or schema of `response_format` cannot be used
 invalid_end_user 400 `user` is no name of an end user
 invalid_idempotency_key 400 the header `Idempotency-Key` has a form that is not allowed
@@ -78,6 +77,11 @@ cannot_be_masked 400 personal data stands where it cannot be masked
 too_long_to_mask 400 the request is too long to be searched for personal data
 too_long_to_guard 400 the request is too long for the model's guard
 guard_refused 400 the model's guard refused the request
+contract_chat_only 400 the model's contract takes chats alone
+contract_logprobs 400 the model's contract offers no log-probabilities
+contract_system 400 the model's contract takes no system message
+contract_messages 400 the model's contract takes one user message
+contract_output 400 the model's contract has a form of answer of its own
 client_disconnected 400 the client left before its request was whole
 reserved 400 the name is reserved
 unknown_signing_key 400 the signing key is not registered
@@ -149,7 +153,7 @@ key_taken 409 the public key cannot be registered
 listing_changed 409 the listing was changed since it was read
 malformed_package 422 the package cannot be read
 month_not_closable 409 the month cannot be closed yet
-no_output_schema 409 the version's contract has no schema to promise answers by
+no_output_schema 409 the version's contract has no schema of choices to promise answers by
 no_payout_account 409 payouts are not set up
 no_price 409 the model has no price
 not_an_adapter 409 it is a base model
@@ -235,6 +239,9 @@ model_revoked 403 the model was withdrawn
 adapter_revoked 403 the version was withdrawn
 run_budget_exceeded 429 the call does not fit what is left of the run's money
 run_calls_exhausted 429 the run has no calls left
+guard_refusals_exhausted 429 the model's guard has refused too many of your texts today
+share_full 429 the organization has as much of this under way as it may have: wait for some of it
+too_many_names 400 the lines of the file name too many models
 too_many_open 429 too much work in the background is open: wait for some of it
 file_storage_full 409 the organization's files fill their room: delete some
 too_many_invites 403 no more invites today
@@ -258,6 +265,7 @@ outcome_unknown 503 it is not known yet whether the prediction is charged: look 
 overloaded 429 a replica has as much to do as it takes
 queue_full 429 a replica has as much to do as it takes
 busy 503 the gateway has as much to do as it takes
+too_slow 503 the work took too long and was stopped
 starting 503 the platform is starting
 database 503 the platform's database is away
 gateway_fault 503 the gateway failed; nothing was charged

@@ -11,6 +11,7 @@ from billing.budgets.alerts import claim_alert, new_alerts
 from billing.models import BudgetAlert
 from marketplace.alerts.kinds import BUDGET
 from marketplace.alerts.services import tell
+from protocol.money import usd
 
 _NAMES = {"organization": "organization", "team": "team", "key": "API key"}
 _PERIODS = {"day": "today", "month": "this month", "total": "in all"}
@@ -62,7 +63,7 @@ def subject_of(alert: BudgetAlert) -> str:
 
 def text_of(alert: BudgetAlert) -> str:
     """Return the e-mail's text."""
-    spent, limit = (f"${nano / 1e9:,.2f}" for nano in (alert.spent_nano_usd, alert.limit_nano_usd))
+    spent, limit = (usd(nano) for nano in (alert.spent_nano_usd, alert.limit_nano_usd))
     period = _PERIODS[alert.period]
     if alert.refused:
         what = (

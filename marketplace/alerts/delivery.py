@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
 from django.core.mail import EmailMessage
 from django.db import transaction
-from django.db.models import F
-from django.db.models.functions import Now
+from django.db.models import F, Q, QuerySet, Window
+from django.db.models.functions import Coalesce, Now, RowNumber
+from django.db.models.lookups import IsNull
 from django.utils import timezone
 
 from billing.budgets.addresses import Network
@@ -22,11 +24,13 @@ from marketplace.accounts.models import Membership
 from marketplace.alerts.kinds import WEBHOOK_DISABLED, roles_told
 from marketplace.alerts.models import Delivery, Event
 from marketplace.alerts.services import tell
+from protocol.shares import Bound, Shares, declared
 
 logger = logging.getLogger(__name__)
 
 BATCH = 100  # deliveries of one round
-AT_ONCE = 20  # webhooks posted to at the same time
+OF_ONE = 8  # posts of one organization in it: a round lasts as long as two posts that nobody answers
+POSTS = declared(Bound("webhooks", places=20, share=4, waiting=OF_ONE))
 FIRST_RETRY, LAST_RETRY = timedelta(seconds=15), timedelta(hours=1)
 MAX_ATTEMPTS = 32  # then 24 hours are over
 DISABLED_AFTER = timedelta(days=5)  # in which every attempt failed
@@ -37,13 +41,23 @@ MAILS_A_DAY = 20  # to the members of one organization
 
 def deliver_due() -> int:
     """Send the deliveries that are due; return how many arrived."""
-    due = Delivery.objects.filter(next_attempt_at__lte=Now()).order_by("next_attempt_at")
-    claimed = [one for one in due.select_related("alert", "event", "webhook")[:BATCH] if claim(one)]
+    claimed = [one for one in _due() if claim(one)]
     mails = [one for one in claimed if one.webhook is None]
     posts = [one for one in claimed if one.webhook is not None]
     outcomes = asyncio.run(_post_all(posts, settings.ENV.webhook_networks))
     arrived = sum(_record_post(one, outcome) for one, outcome in zip(posts, outcomes, strict=True))
     return arrived + sum(_record(one, Outcome(_mail(one))) for one in mails)  # each counts before the next is sent
+
+
+def _due() -> QuerySet[Delivery]:
+    """Return what is due, one of each organization before the second of any, and few posts of each."""
+    organization = Coalesce("alert__organization_id", "event__organization_id")
+    place = Window(
+        RowNumber(), partition_by=[organization, IsNull(F("webhook_id"), True)], order_by=["next_attempt_at", "pk"]
+    )
+    due = Delivery.objects.filter(next_attempt_at__lte=Now()).annotate(place=place)
+    due = due.filter(Q(webhook=None) | Q(place__lte=OF_ONE))
+    return due.order_by("place", "next_attempt_at").select_related("alert", "event", "webhook")[:BATCH]
 
 
 def message_of(delivery: Delivery) -> dict[str, Any]:
@@ -121,13 +135,15 @@ def forget_old() -> int:
 
 
 async def _post_all(deliveries: Sequence[Delivery], networks: Sequence[Network]) -> list[Outcome]:
-    turn = asyncio.Semaphore(AT_ONCE)
+    shares = Shares(POSTS)
+    # Names are looked up in threads: with one for each place, nobody's slow name server keeps others waiting.
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(POSTS.places, "webhook-names"))
 
     async def one(delivery: Delivery) -> Outcome:
         assert delivery.webhook is not None
         if delivery.webhook.disabled_at is not None:
             return Outcome("the webhook is disabled")
-        async with turn:
+        async with shares.place(delivery.webhook.organization_id):
             name, message = message_id_of(delivery), message_of(delivery)
             return await post(delivery.webhook, message_id=name, message=message, networks=networks)
 

@@ -29,13 +29,16 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware  # noqa: E40
 _application = get_asgi_application()
 
 from marketplace.api.body_limit import App, BodyLimit  # noqa: E402  these need the app registry
+from marketplace.api.page_shares import STATEMENT_SECONDS, PageShares  # noqa: E402
 from marketplace.catalog.search.meaning import meaning  # noqa: E402
 from marketplace.gateway.app import Gateway  # noqa: E402
 from marketplace.gateway.fleet.endpoint import PATH as FLEET_LINKS  # noqa: E402
 
 # Django spools a request body to disk before any view can refuse it: the limit has to stand in front.
-_django = BodyLimit(cast(App, _application))
+_django = PageShares(BodyLimit(cast(App, _application)))
 _gateway = Gateway()
+_options = cast(dict[str, Any], settings.DATABASES["default"]["OPTIONS"])  # of this kind of process alone
+_options["options"] = f"-c statement_timeout={STATEMENT_SECONDS}s"
 _ = get_resolver().url_patterns  # loads the views now, not at the first request
 for name in _UNUSED:
     del sys.modules[name]  # whoever needs it later finds it

@@ -25,7 +25,8 @@ def _database(url: str) -> dict[str, object]:
         # A streaming response would pin a persistent connection for its whole life: close after each request,
         # and let the pool make that cheap.
         "CONN_MAX_AGE": 0,
-        "OPTIONS": {"pool": {"min_size": 0, "max_size": 8, "timeout": 10}, "connect_timeout": 5},
+        # Pages, work in the background and quotes of a web process have 14 places in all (docs/operations.md).
+        "OPTIONS": {"pool": {"min_size": 0, "max_size": 16, "timeout": 10}, "connect_timeout": 5},
     }
 
 

@@ -29,6 +29,7 @@ from marketplace.evals.models import EvalCall, EvalRun, EvalSet, ModelGuard
 from marketplace.evals.quotes import worst_case
 from marketplace.guards.attacks import LEAST_ROWS, is_guard
 from protocol.contracts import read_public_contract
+from protocol.money import usd
 
 State = EvalRun.State
 
@@ -82,7 +83,7 @@ def start_run(
         raise InsufficientFunds(
             available,
             budget,
-            f"This run may cost up to ${budget / 1e9:.6f} and ${max(0, available) / 1e9:.6f} is available. Nothing was "
+            f"This run may cost up to {usd(budget)} and {usd(max(0, available))} is available. Nothing was "
             "charged. Top up, or give it a smaller budget.",
         )
     try:

@@ -15,6 +15,7 @@ from marketplace.accounts.errors import Refusal
 from marketplace.gateway.errors import error_answer
 from protocol.events import DONE, format_event
 from protocol.messages import PREDICTION_EXTRA_KEY, to_fields
+from protocol.money import decimal
 
 STREAM_HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
@@ -60,9 +61,14 @@ def cut_end(tokens: int, prediction_id: UUID, cost: int) -> bytes:
     return stream_end(cut, tokens, prediction_id, cost)
 
 
+def dollars_of(nano_usd: int) -> orjson.Fragment:
+    """Return dollars as a JSON number, to the last nano-dollar."""
+    return orjson.Fragment(decimal(nano_usd))
+
+
 def _charged_usage(usage: dict[str, Any], cost: int | None) -> dict[str, Any]:
     """OpenAI's usage object plus the charge: nano-dollars exactly, dollars for reading."""
-    return usage if cost is None else usage | {"cost_nano_usd": cost, "cost": cost / 1e9}
+    return usage if cost is None else usage | {"cost_nano_usd": cost, "cost": dollars_of(cost)}
 
 
 def _about(prediction_id: UUID, cost: int | None, *, cut_off: bool) -> dict[str, Any]:

@@ -2,9 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from marketplace.gateway.json_bodies import refused_by_body
 from marketplace.gateway.offers import Offer
 from marketplace.gateway.requests import PredictionRequest
-from protocol.contracts import cut_is_free
+from protocol.requests.bodies import EmbeddingBody
+from protocol.requests.contracted import contracted, cut_is_free
+
+
+def check_contract(request: PredictionRequest, offer: Offer) -> None:
+    """Raise Refusal 400 for what the model's contract rules out."""
+    contract = offer.contract
+    if contract is None or isinstance(request.body, EmbeddingBody):
+        return
+    with refused_by_body():
+        contracted(
+            request.body,
+            messages=contract.messages,
+            system=contract.system,
+            logprobs=contract.logprobs,
+            output=contract.output_schema,
+        )
 
 
 def worst_tokens(request: PredictionRequest, offer: Offer) -> tuple[int, int]:
@@ -18,14 +38,10 @@ def worst_tokens(request: PredictionRequest, offer: Offer) -> tuple[int, int]:
     )
 
 
-def promises_whole(request: PredictionRequest, offer: Offer) -> bool:
-    """Return whether an answer to this request is free unless it is whole."""
+def whole_schema(request: PredictionRequest, offer: Offer) -> Mapping[str, Any] | None:
+    """Return the schema by which an answer to this request must be whole, or be free; None: it is charged anyway."""
     contract = offer.contract
-    if contract is None or request.embedding:
-        return False
-    return cut_is_free(
-        has_schema=contract.output_schema is not None,
-        max_tokens=contract.max_tokens,
-        asked=request.max_tokens,
-        steered=request.steered,
-    )
+    if contract is None or isinstance(request.body, EmbeddingBody):
+        return None
+    schema = contract.output_schema
+    return schema if cut_is_free(request.body, output=schema, max_tokens=contract.max_tokens) else None

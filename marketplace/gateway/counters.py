@@ -100,22 +100,32 @@ class Counters:
 
     def __init__(self, valkey: Redis) -> None:
         """Register the scripts; nothing is asked of Valkey yet."""
+        self._valkey = valkey
         self._take = valkey.register_script(_TAKE)
         self._give_back = valkey.register_script(_GIVE_BACK)
         self._observe = valkey.register_script(_OBSERVE)
         self._takes: Batches[list[object], bool] = Batches(self._take_all, most=_MOST)
         self._observations: Batches[list[object], Asked] = Batches(self._observe_all, most=_MOST)
 
-    async def take(self, payer: Payer, *, limit: int, seconds: int, now: float | None = None) -> Taken | None:
-        """Count a call in the window under way, atomically. None: `limit` calls were counted already.
+    async def take(
+        self, payer: Payer, *, limit: int, seconds: int, kind: str = "taken", now: float | None = None
+    ) -> Taken | None:
+        """Count a call of a kind in the window under way, atomically. None: `limit` calls were counted already.
 
         When Valkey is away the call passes, as at the rate limit: holds still bound what can be spent.
         """
         window = int((time.time() if now is None else now) // seconds)
-        kind = f"taken{seconds}"
-        own, *others = payer.keys(kind, [window])
+        own, *others = payer.keys(f"{kind}{seconds}", [window])
         counted = await self._takes.put([own, others, limit, 2 * seconds])
         return Taken(payer, seconds, own) if counted else None
+
+    async def taken(self, payer: Payer, *, seconds: int, kind: str) -> int:
+        """Return how many calls of a kind were counted in the window under way; 0 when Valkey is away."""
+        try:
+            return int(await self._valkey.get(payer.key(f"{kind}{seconds}", int(time.time() // seconds))) or 0)
+        except RedisError as error:
+            logger.warning("a count is not read: %s", type(error).__name__)
+            return 0
 
     async def give_back(self, taken: Taken) -> None:
         """Take back one call that was refused after it was counted."""

@@ -8,10 +8,10 @@ import orjson
 
 from marketplace.accounts.envelope import envelope, type_of
 from marketplace.accounts.errors import InvalidCredentials, InvalidInput, NotAllowed, NotFound, Refusal
-from protocol.errors import ProtocolError
+from protocol.errors import ProtocolError, RequestRefused
 from protocol.messages import OpenAIError, OpenAIErrorAnswer
 from protocol.names import ModelName, parse_model_name
-from protocol.request_fields import Body, UnusableField, check_fields
+from protocol.request_fields import Body, check_fields
 
 
 class ReplicaRefusal(Refusal):
@@ -72,8 +72,8 @@ def require_fields(body: Body | Iterable[str], data: Mapping[str, object]) -> No
     """Raise Refusal 400 for a field that a request of this kind, or with these fields, does not take."""
     try:
         check_fields(body, data)
-    except UnusableField as error:
-        raise bad_request(error.message, error.name, code=error.code) from None
+    except RequestRefused as refused:
+        raise bad_request(refused.message, refused.param, code=refused.code) from None
 
 
 def model_named(value: object) -> ModelName:

@@ -147,7 +147,7 @@ def _answers_json(body: dict[str, Any], offer: Offer) -> bool:
     response_format = body.get("response_format")
     asked = isinstance(response_format, dict) and response_format.get("type") in _JSON_FORMATS
     contract = offer.contract
-    return asked or bool(body.get("guided_json")) or (contract is not None and contract.output_schema is not None)
+    return asked or (contract is not None and contract.output_schema is not None)
 
 
 def _owners(principal: Principal, offer: Offer) -> list[tuple[Owner, UUID]]:

@@ -9,9 +9,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, MutableMap
 from typing import Any, TypeVar
 
 from marketplace.accounts.errors import InvalidInput, Refusal
+from marketplace.gateway.shares import BODIES, BODY_SECONDS, refusing
 from protocol import bodies
 from protocol.content_encoding import ACCEPTED, decoded
 from protocol.errors import BodyTooLarge, BodyTooSlow, BrokenEncoding, ClientGone, UnknownEncoding
+from protocol.shares import Late, Shares, Tenant
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -20,8 +22,8 @@ Result = TypeVar("Result")
 
 MAX_BODY_BYTES = 1 * 2**20
 MAX_IDEMPOTENCY_KEY = 255
-BODY_SECONDS = 30.0
 PIECE_BYTES = 2**16  # of a whole answer in one write: a client that hangs up meanwhile is noticed between two
+TENANT = "intarsia.tenant"  # in the scope: the organization whose share of the pools the request takes
 FLUSH_SECONDS = 60.0  # a client that reads nothing for so long is gone
 
 
@@ -48,14 +50,24 @@ def address_of(scope: Scope) -> str | None:
     return client[0] if client else None
 
 
+def tenant_of(scope: Scope) -> Tenant:
+    """Return whose share a request takes: its organization's, or its address's before anybody is known."""
+    return scope.get(TENANT) or address_of(scope)
+
+
+_bodies = Shares(BODIES)
+
+
 async def read_body(scope: Scope, receive: Receive) -> bytes:
     """Return the whole request body, without its Content-Encoding.
 
-    Raises Refusal 413 over MAX_BODY_BYTES, 408 after BODY_SECONDS, 415 or 400 for its encoding; or ClientGone.
+    Raises Refusal 413 over MAX_BODY_BYTES, 408 after BODY_SECONDS, 415 or 400 for its encoding, 429 or 503 where too
+    many are on their way; or ClientGone.
     """
     encoding = headers_of(scope).get(b"content-encoding", b"").decode("latin-1")
     try:
-        body = await bodies.read_body(receive, limit=MAX_BODY_BYTES, seconds=BODY_SECONDS)
+        with refusing():
+            body = await _arrived(tenant_of(scope), receive)
         return decoded(body, encoding, limit=MAX_BODY_BYTES)
     except UnknownEncoding as error:
         accepted = {"accept-encoding": ACCEPTED}
@@ -68,6 +80,15 @@ async def read_body(scope: Scope, receive: Receive) -> bytes:
     except BodyTooSlow:
         message = f"The request body did not arrive within {BODY_SECONDS:.0f} s."
         raise Refusal(message, code="body_timeout", status=408) from None
+
+
+async def _arrived(tenant: Tenant, receive: Receive) -> bytes:
+    """Read a body in one of the places for bodies that are on their way. Raises Full, BodyTooLarge, BodyTooSlow."""
+    try:
+        async with _bodies.place(tenant):
+            return await bodies.read_body(receive, limit=MAX_BODY_BYTES, seconds=BODY_SECONDS)
+    except Late:
+        raise BodyTooSlow(BODY_SECONDS) from None
 
 
 async def _wait_for_disconnect(receive: Receive) -> None:

@@ -1,23 +1,34 @@
-"""JSON bodies of requests, read at the edge."""
+"""JSON bodies of requests, read at the edge as `protocol.requests` reads them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import msgspec
 
 from marketplace.gateway.errors import bad_request, require_fields
+from protocol.errors import RequestRefused
 from protocol.request_fields import Body
+from protocol.requests.parsing import read_json
 
 Shape = TypeVar("Shape", bound=msgspec.Struct)
 
 
+@contextmanager
+def refused_by_body() -> Iterator[None]:
+    """Raise the Refusal 400 that a RequestRefused is."""
+    try:
+        yield
+    except RequestRefused as refused:
+        raise bad_request(refused.message, refused.param, code=refused.code) from None
+
+
 def json_of(body: bytes) -> object:
     """Return what a body says. Raises Refusal 400."""
-    try:
-        return msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise bad_request(f"The request body is not JSON: {error}.") from None
+    with refused_by_body():
+        return read_json(body)
 
 
 def json_object(body: bytes) -> dict[str, Any]:

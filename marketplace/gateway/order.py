@@ -51,6 +51,7 @@ class Order:
     mask: Mask | None = None  # what was taken out of the body, and is put back into the answer
     stops_at_grant: bool = False  # fewer tokens are granted than the request asked for
     run_id: uuid.UUID | None = None  # of the run that it is a call of (`runs.py`)
+    ends_with_run: bool = False  # the run's deadline, which its caller chose, comes before its own
     conversation: int | None = None  # the key of what its turns share, by which replicas say whose KV they hold
     id: uuid.UUID = field(default_factory=uuid.uuid4)
     deadline: float = field(default_factory=_deadline)
@@ -74,7 +75,9 @@ class Order:
 
     def in_run(self, run: RunState) -> Order:
         """Return the order as a call of the run, whose deadline becomes its own where it comes sooner."""
-        return replace(self, run_id=run.id, deadline=min(self.deadline, run.deadline.timestamp()))
+        deadline = run.deadline.timestamp()
+        sooner = deadline < self.deadline
+        return replace(self, run_id=run.id, ends_with_run=sooner, deadline=min(self.deadline, deadline))
 
     def hold_request(
         self, *, idempotency_key: str | None, replica_id: uuid.UUID, base: str, gateway_id: uuid.UUID

@@ -24,7 +24,7 @@ from billing.errors import BudgetExceeded
 from billing.hotpath import Settlement
 from marketplace.accounts.errors import Refusal
 from marketplace.gateway.books import Books
-from marketplace.gateway.contracts import promises_whole
+from marketplace.gateway.contracts import whole_schema
 from marketplace.gateway.delivery_log import DeliveryLog
 from marketplace.gateway.effects import Effects
 from marketplace.gateway.errors import outcome_unknown
@@ -78,8 +78,8 @@ class Prediction:
         self.replica: ReplicaAddress | None = None  # that of the attempt, once it has been asked
         self.lost: list[UUID] = []  # replicas that were asked before, and lost
         self.keeper: Keeper | None = None  # of a request with an idempotency key
-        self.validity = Validity() if promises_whole(order.request, order.offer) else None
-        self.heard = self.validity or (Validity() if heard else None)
+        schema = None if order.ends_with_run else whole_schema(order.request, order.offer)
+        self.heard = Validity(schema) if heard or schema is not None else None
         self._hold = OpenHold(parts.books, order.id)
 
     @property
@@ -159,7 +159,7 @@ class Prediction:
 
     def cut_off(self, receipt: Receipt | None = None) -> bool:
         """Return whether the answer is free, because its contract promised a whole one; None: no receipt came."""
-        return self.validity is not None and self.validity.cut_off(receipt.finish_reason if receipt else "interrupted")
+        return self.heard is not None and self.heard.cut_off(receipt.finish_reason if receipt else "interrupted")
 
     def _charges_for_half(self, receipt: Receipt) -> bool:
         """Return whether the receipt counts tokens of an answer that is free: it was withdrawn, or lost, midway."""

@@ -34,14 +34,13 @@ from protocol.names import ModelName
 logger = logging.getLogger(__name__)
 
 PAYER_SECONDS = 1  # how old a customer's row may be
-MOST_KIN = 20  # organizations with a member in common that are counted together
+MOST_KIN = 20  # organizations that belong together and are counted together
 
 _PAYER_SQL = """
 SELECT c.first_seen_at, c.trusted_at IS NOT NULL, c.granted_calls_per_day, c.noticed_at IS NOT NULL, c.measure,
-    ARRAY(SELECT DISTINCT b.organization_id FROM accounts_membership a
-        JOIN accounts_membership b ON b.user_id = a.user_id AND b.organization_id <> a.organization_id
-        WHERE a.organization_id = c.organization_id AND NOT EXISTS (
-            SELECT 1 FROM protection_customer t WHERE t.organization_id = b.organization_id
+    ARRAY(SELECT k FROM unnest(billing_kin(c.organization_id)) AS k
+        WHERE k <> c.organization_id AND NOT EXISTS (
+            SELECT 1 FROM protection_customer t WHERE t.organization_id = k
             AND t.model_id = c.model_id AND t.trusted_at IS NOT NULL)
         ORDER BY 1 LIMIT %(kin)s)
 FROM protection_customer c WHERE c.model_id = %(model)s AND c.organization_id = %(organization)s

@@ -38,7 +38,7 @@ FROM (
 _USED_SQL = """
 SELECT coalesce(sum(used_nano_usd + held_nano_usd) FILTER (WHERE kind = 'monthly'), 0)::bigint,
     coalesce(sum(used_nano_usd + held_nano_usd) FILTER (WHERE kind = 'introductory'), 0)::bigint
-FROM billing_allowance WHERE organization_id = %s AND model_id = %s
+FROM billing_allowance WHERE organization_id = ANY (billing_kin(%s)) AND model_id = %s
     AND (kind = 'introductory' OR month = date_trunc('month', now() AT TIME ZONE 'UTC')::date)
 """
 
@@ -106,7 +106,7 @@ class Quotes:
 
 
 async def _free_rest(database: AsyncConnectionPool[Any], order: Order) -> int:
-    """Return what is left of the listing's free amounts for this customer, in nano-dollars."""
+    """Return what is left of the listing's free amounts for this customer and its kin, in nano-dollars."""
     terms = order.offer.terms
     if not terms.monthly_free_nano_usd and not terms.intro_free_nano_usd:
         return 0

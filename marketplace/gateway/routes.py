@@ -6,6 +6,7 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -13,12 +14,13 @@ from marketplace.accounts.errors import Refusal
 from marketplace.gateway.answers import relay_whole
 from marketplace.gateway.asks import CHAT_PATH
 from marketplace.gateway.attack_guards import AttackGuards
-from marketplace.gateway.attempts import WholeAnswer
+from marketplace.gateway.attempts import BegunStream, WholeAnswer
+from marketplace.gateway.contracts import check_contract
 from marketplace.gateway.dispatch import dispatch
 from marketplace.gateway.errors import unavailable
 from marketplace.gateway.features import Features
 from marketplace.gateway.guarding import Guarding, Outgoing, Parse
-from marketplace.gateway.http import Client, Receive, Scope, Send, address_of, headers_of, read_body, send_json
+from marketplace.gateway.http import TENANT, Client, Receive, Scope, Send, address_of, headers_of, read_body, send_json
 from marketplace.gateway.kept import IdempotencyKey
 from marketplace.gateway.logprobs import check_logprobs
 from marketplace.gateway.metrics import Stopwatch
@@ -107,6 +109,7 @@ class Routes:
         authorization = headers_of(scope).get(b"authorization")
         database = self.parts.books.database
         principal = await self.authenticator.authenticate(database, authorization, address_of(scope), scopes)
+        scope[TENANT] = principal.organization_id
         headers |= (await self.limiter.check(principal.organization_id)).headers()
         return principal
 
@@ -192,6 +195,7 @@ class Routes:
         if calling:
             note_asked(scope, principal, offer, request.latency_class)
         check_logprobs(request, offer)
+        check_contract(request, offer)
         return offer
 
     async def _order(self, asking: _Asking, offer: Offer, scope: Scope) -> Order:
@@ -226,8 +230,6 @@ class Routes:
         call = _Call(prediction, asking.path, candidates, key, admission, asking.outgoing.body, asking.stopwatch)
         call.stopwatch.end("admit")
         with client_of(prediction.id) as client:
-            if offer.attack_guard is not None and not call.prediction.order.principal.measures:
-                await self._judge(call, client, headers)
             try:
                 await self._carry_out(call, client, headers)
             except Refusal as refusal:
@@ -241,14 +243,39 @@ class Routes:
             self.parts.effects.note(replica_id, effect)
         prediction.lost.clear()
 
-    async def _judge(self, call: _Call, client: Client, headers: Headers) -> None:
-        """Ask the model's guard about the request. Raises Refusal 400 or 503, and ClientGone: nothing is held yet."""
-        checking = self.attack_guards.check(self.parts, call.prediction.order, headers[REQUEST_ID_HEADER])
+    async def _judge(self, call: _Call, client: Client, request_id: str, guarded: AsyncExitStack) -> None:
+        """Ask the model's guard, if it has one. Raises Refusal, after which nothing is held, and ClientGone."""
+        order = call.prediction.order
+        if order.offer.attack_guard is None or order.principal.measures:
+            return
+        judged = self.attack_guards.judged(self.parts, order, request_id)
         try:
-            await client.unless_gone(checking)
-        except (Refusal, ClientGone):
-            self.protection.refused(call.admission)
-            raise
+            await client.unless_gone(guarded.enter_async_context(judged))
+        except Refusal as refusal:
+            raise await call.prediction.refused(refusal, "refused") from None
+
+    async def _begun(
+        self, call: _Call, client: Client, headers: Headers, guarded: AsyncExitStack
+    ) -> WholeAnswer | BegunStream:
+        """Have the call judged, and then begun by a replica; the client of a stream has company meanwhile.
+
+        Raises Refusal, after which nothing is held, and ClientGone.
+        """
+        prediction, request_id = call.prediction, headers[REQUEST_ID_HEADER]
+        async with Company(client, headers, stream=prediction.order.request.stream):
+            await self._judge(call, client, request_id, guarded)
+            await self.prefills.before(prediction, client, call.path, call.candidates[0], request_id)
+            return await dispatch(prediction, client, call.path, call.candidates, request_id)
+
+    async def _relay(self, call: _Call, answer: WholeAnswer | BegunStream, client: Client, headers: Headers) -> None:
+        """Hand a replica's answer to the client. Raises Refusal and ClientGone."""
+        call.stopwatch.end("dispatch")
+        self._note_lost(call.prediction, "moved")
+        if isinstance(answer, WholeAnswer):
+            await relay_whole(call.prediction, answer, client, headers)
+        else:
+            await relay_stream(call.prediction, answer, client, headers)
+        call.stopwatch.end("answer")
 
     async def _carry_out(self, call: _Call, client: Client, headers: Headers) -> None:
         prediction, admission = call.prediction, call.admission
@@ -257,19 +284,13 @@ class Routes:
             await prediction.hold(key=call.key, replica=call.candidates[0])
             call.stopwatch.end("hold")
             headers[PREDICTION_HEADER] = str(prediction.id)
-            request_id, reader = headers[REQUEST_ID_HEADER], call.candidates[0]
-            async with Company(client, headers, stream=prediction.order.request.stream):
-                await self.prefills.before(prediction, client, call.path, reader, request_id)
-                answer = await dispatch(prediction, client, call.path, call.candidates, request_id)
-            relaying = True
-            call.stopwatch.end("dispatch")
-            self._note_lost(prediction, "moved")
-            if isinstance(answer, WholeAnswer):
-                await relay_whole(prediction, answer, client, headers)
-            else:
-                await relay_stream(prediction, answer, client, headers)
-            call.stopwatch.end("answer")
+            async with AsyncExitStack() as guarded:
+                answer = await self._begun(call, client, headers, guarded)
+                relaying = True
+                await self._relay(call, answer, client, headers)
         except ClientGone:
+            if prediction.replica is None:
+                self.protection.refused(admission)
             await asyncio.shield(prediction.hang_up(0))
         except asyncio.CancelledError:  # the server is shutting down
             await asyncio.shield(prediction.abandon())

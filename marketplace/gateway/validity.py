@@ -1,15 +1,18 @@
 """Whether an answer under a contract is whole, from the answer alone: a replica that says so is not believed.
 
-A contract with an output schema promises answers that parse. One that its contract's own limit, a lost replica or a
-withdrawal cut off is free; one that its caller cut (a lower limit, a budget, hanging up) is paid for.
+A contract with an output schema promises answers that are whole. One that its contract's own limit, a lost replica or a
+withdrawal cut off before it delivered what was asked (`protocol.contracts.delivers`) is free; one whose end its caller
+could influence (any setting of its own, a budget, a run's deadline, hanging up) is paid for.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
+from protocol.contracts import delivers
 from protocol.events import event_data
 
 # Ends of which the caller is the cause.
@@ -19,7 +22,9 @@ _BY_CALLER = frozenset({"budget", "cancelled"})
 class Validity:
     """The choices of one answer so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, schema: Mapping[str, Any] | None) -> None:
+        """Start with nothing read. `schema`: that of the contract; None: the answer is charged, whole or not."""
+        self._schema = schema
         self._texts: dict[int, list[str]] = {}
         self._reasons: dict[int, object] = {}
 
@@ -54,15 +59,7 @@ class Validity:
         return "".join(self._texts.get(0, [])) if 0 in self._reasons else None
 
     def cut_off(self, finish_reason: str) -> bool:
-        """Return whether no choice is whole, by no act of the caller; `finish_reason` is that of the receipt."""
-        if finish_reason in _BY_CALLER or "budget" in self._reasons.values():
+        """Return whether the answer is free; `finish_reason` is that of the receipt."""
+        if self._schema is None or finish_reason in _BY_CALLER or "budget" in self._reasons.values():
             return False
-        return not any(reason == "stop" and _parses(self._texts.get(i, [])) for i, reason in self._reasons.items())
-
-
-def _parses(texts: list[str]) -> bool:
-    try:
-        orjson.loads("".join(texts))
-    except orjson.JSONDecodeError:
-        return False
-    return True
+        return not delivers(self._schema, "".join(self._texts.get(0, [])))

@@ -1,33 +1,29 @@
 """The gateway's side of the process that finds personal data: started by a first text, ended when it is late.
 
-One text is searched at a time, in the order in which requests came. The queue is short, and shorter for each
-organization: whoever fills it is asked to come again.
+One text is searched at a time. Organizations take turns, and the queue of each is short: whoever fills it is asked to
+come again.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
 import os
 import socket
 import struct
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Hashable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from marketplace.guards.finder_process import MAX_FRAME_BYTES
+from protocol.shares import Bound, Full, Late, Threads, declared
 
 START_SECONDS = 60.0  # presidio's import takes 2 to 5 s, more on a busy machine
-CPU_SECONDS = 5.0  # of one request: twice what the slowest one takes (benchmarks/masking.py)
+CPU_SECONDS = 5.0  # of one request: twice what the slowest one takes (docs/guards.md)
 SEARCH_SECONDS = 30.0  # of one request on a machine that is busy with other things
 MAX_CHARACTERS = 32_768  # of one request's texts in which something may be found
-MAX_WAITING = 16
-MAX_WAITING_OF_ONE = 4  # of one organization
+SEARCHES = declared(Bound("masking", places=1, share=1, waiting=4, seconds=START_SECONDS + SEARCH_SECONDS))
 _PROGRAM = Path(__file__).with_name("finder_process.py")
 
 Span = tuple[int, int, str]  # start, end, kind
@@ -50,8 +46,7 @@ class Finder:
 
     def __init__(self) -> None:
         """Start with neither thread nor process."""
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="finder")
-        self._waiting: Counter[Hashable] = Counter()
+        self._thread = Threads(SEARCHES)
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
 
@@ -60,23 +55,16 @@ class Finder:
 
         Raises FinderBusy, FinderMissing and FinderFailed.
         """
-        if self._waiting.total() >= MAX_WAITING or self._waiting[asker] >= MAX_WAITING_OF_ONE:
-            raise FinderBusy
-        self._waiting[asker] += 1
-        loop = asyncio.get_running_loop()
-        search: Future[list[list[Span]]] = self._thread.submit(self._find, sorted(kinds), list(texts))
-        # Not when its caller stops waiting: a search that nobody waits for keeps its place in the queue.
-        search.add_done_callback(lambda _: _call_soon(loop, self._left, asker))
-        return await asyncio.wrap_future(search)
-
-    def _left(self, asker: Hashable) -> None:
-        self._waiting[asker] -= 1
-        if not self._waiting[asker]:
-            del self._waiting[asker]
+        try:
+            return await self._thread.run(asker, lambda _: self._find(sorted(kinds), list(texts)))
+        except Full:
+            raise FinderBusy from None
+        except Late:
+            raise FinderFailed("it took too long") from None
 
     def close(self) -> None:
         """End the process."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._thread.close()
         self._stop()
 
     def _find(self, kinds: list[str], texts: list[str]) -> list[list[Span]]:
@@ -120,11 +108,6 @@ class Finder:
         if process is not None:
             process.kill()
             process.wait()
-
-
-def _call_soon(loop: asyncio.AbstractEventLoop, call: Any, *arguments: Any) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-        loop.call_soon_threadsafe(call, *arguments)
 
 
 def _receive(connection: socket.socket) -> Any:

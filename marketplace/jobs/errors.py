@@ -28,6 +28,12 @@ class FileTooLarge(Refusal):
     status = 413
 
 
+class TooManyModels(InvalidInput):
+    """The lines of a file name more models than one may."""
+
+    code = "too_many_names"
+
+
 class StorageFull(Conflict):
     """The organization's files would take more room than they may."""
 

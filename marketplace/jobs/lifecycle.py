@@ -81,6 +81,7 @@ def _make_lines(batch: Batch) -> None:
         raise Refusal("the input file was deleted", code="file_not_found")
     if file.endpoint != batch.endpoint:
         raise Refusal(f"the lines of the file ask {file.endpoint}, not {batch.endpoint}", code="mismatched_endpoint")
+    quote = quote_file(organization=batch.organization, file=file)
     cipher, made = cipher_of(batch.organization_id), []
     for number, raw in numbered(read_file(cipher, file)):
         line = parse_line(number, raw)
@@ -91,7 +92,6 @@ def _make_lines(batch: Batch) -> None:
             BatchLine.objects.bulk_create(made)
             made = []
     BatchLine.objects.bulk_create(made)
-    quote = quote_file(organization=batch.organization, file=file)
     begun = Batch.objects.filter(pk=batch.pk, state=State.VALIDATING).update(
         state=State.IN_PROGRESS,
         total=file.lines,

@@ -11,7 +11,8 @@ import orjson
 from marketplace.jobs.endpoints import BATCH_TIER, ENDPOINTS
 from marketplace.jobs.errors import BadLines, FileTooLarge
 from protocol.encoding import foreign_beginning
-from protocol.request_fields import UnusableField, check_fields
+from protocol.errors import RequestRefused
+from protocol.request_fields import check_fields
 
 MAX_BYTES = 50 * 2**20  # of one file
 MAX_LINES = 20_000
@@ -51,7 +52,7 @@ def parse_line(number: int, raw: bytes) -> Line:
         raise LineError("no JSON object")
     try:
         check_fields(_FIELDS, data)
-    except UnusableField as error:
+    except RequestRefused as error:
         raise LineError(error.message.rstrip(".")) from None
     custom_id: Any = data.get("custom_id")
     body: Any = data.get("body")

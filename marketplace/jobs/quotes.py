@@ -16,6 +16,7 @@ from billing.typical_calls import TypicalCall, typical_call
 from marketplace.accounts.models import Organization
 from marketplace.catalog import selectors as catalog
 from marketplace.jobs.content import read_file
+from marketplace.jobs.errors import TooManyModels
 from marketplace.jobs.lines import Line, numbered, parse_line
 from marketplace.jobs.models import File
 from marketplace.vault.ciphers import cipher_of
@@ -24,6 +25,7 @@ from protocol.names import parse_model_name
 
 LATENCY_CLASS = "batch"
 KEPT_SECONDS = 600  # a typical cost may be as old as this; the worst case is always of the prices in force
+MAX_MODELS = 200  # of one file: each is looked up
 DEFAULT_MAX_TOKENS = 512  # of an answer whose line and model name no limit
 _TEMPLATE_TOKENS, _PER_MESSAGE = 256, 16  # of a chat template, at most
 _TOOLS_TOKENS, _WIDEST = 1024, 8  # a template writes functions with instructions, indented
@@ -61,7 +63,8 @@ class _Terms:
 def quote_file(*, organization: Organization, file: File) -> Quote:
     """Return what the lines of a file would cost the organization now, without what a creator gives for free.
 
-    Lines never change, so they are read again only after the terms of one of their models did, or ten minutes.
+    Lines never change, so they are read again only after the terms of one of their models did, or ten minutes. Raises
+    TooManyModels.
     """
     key = f"jobs:quote:{organization.pk.hex}:{file.pk.hex}"
     kept = cache.get(key)
@@ -74,6 +77,8 @@ def quote_file(*, organization: Organization, file: File) -> Quote:
 
     def terms_of(name: str) -> _Terms | None:
         if name not in known:
+            if len(known) == MAX_MODELS:
+                raise TooManyModels(f"the lines of a file name at most {MAX_MODELS} models", field="input_file_id")
             known[name] = _terms(organization, name, file.endpoint)
         return known[name]
 

@@ -19,6 +19,7 @@ from marketplace.accounts.audit import Actor
 from marketplace.accounts.errors import InvalidInput, NotFound
 from marketplace.accounts.models import Organization, User
 from marketplace.alerts.services import tell
+from protocol.money import usd
 
 MAX_REASON = 64  # as the books keep it
 REFUNDED = "wallet.refunded"
@@ -82,7 +83,7 @@ def refund_prediction(
             kind=REFUNDED,
             once=f"{prediction_id}:{request_id or given}",
             subject="A prediction was refunded",
-            text=f"The platform gave ${given / 1e9:.9f} of prediction {prediction_id} back to your credit: {text}",
+            text=f"The platform gave {usd(given)} of prediction {prediction_id} back to your credit: {text}",
             data={"prediction_id": str(prediction_id), "nano_usd": given},
         )
     return given

@@ -6,6 +6,6 @@ from marketplace.accounts.errors import Conflict
 
 
 class NothingToPromise(Conflict):
-    """The model has no version for sale whose answers follow a schema, so no share of valid ones can be measured."""
+    """The model has no version for sale whose answers are choices of a schema, and none to promise."""
 
     code = "no_output_schema"

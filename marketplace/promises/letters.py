@@ -8,8 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from marketplace.promises.models import Month, PromiseKind, Refund
-
-NANO_PER_USD = 10**9
+from protocol.money import usd
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +45,8 @@ def letters_of(refund: Refund, total: int) -> Iterator[Letter]:
     yield Letter(
         refund.organization_id,
         "promise.refunded",
-        f"{_usd(total)} refunded: {model} missed its promise in {month.month:%B %Y}",
-        f"{found}: {_promised(month)}.\n\n{_usd(total)} are back in your credit. There is nothing to claim; the "
+        f"{usd(total)} refunded: {model} missed its promise in {month.month:%B %Y}",
+        f"{found}: {_promised(month)}.\n\n{usd(total)} are back in your credit. There is nothing to claim; the "
         "corrections are in your statement, and each names its prediction.",
         about,
     )
@@ -55,8 +54,8 @@ def letters_of(refund: Refund, total: int) -> Iterator[Letter]:
         yield Letter(
             refund.bearer_id,
             "promise.missed",
-            f"{_usd(total)} given back: {model} missed its promise in {month.month:%B %Y}",
-            f"{found}: {_promised(month)}.\n\nA customer got {_usd(total)} back out of your share. You may change the "
+            f"{usd(total)} given back: {model} missed its promise in {month.month:%B %Y}",
+            f"{found}: {_promised(month)}.\n\nA customer got {usd(total)} back out of your share. You may change the "
             "promise from the next month on.",
             about,
         )
@@ -67,7 +66,3 @@ def _promised(month: Month) -> str:
     if month.kind == PromiseKind.TTFT:
         return f"the first token of 95 % of calls within {bound:,} ms"
     return f"{bound / 100:g} % of answers valid"
-
-
-def _usd(nano: int) -> str:
-    return f"${nano / NANO_PER_USD:,.6f}".rstrip("0").rstrip(".") if nano % 10**7 else f"${nano / NANO_PER_USD:,.2f}"

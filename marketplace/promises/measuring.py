@@ -7,9 +7,10 @@ right (docs/promises.md). Calls of the creator's own organization count for noth
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
+from typing import Any
 from uuid import UUID
 
 from django.db.models import Count
@@ -20,6 +21,7 @@ from marketplace.catalog.models import Model, Version
 from marketplace.promises.models import Promise, PromiseKind
 from marketplace.promises.policy import LONGEST_PROMPT, percentile_95
 from marketplace.vault.models import Replica
+from protocol.contracts import answers_are_choices
 from protocol.receipts import Receipt, ReceiptRejected, read_receipt, receipt_replica_id
 
 _UNTIMED_CLASS = "batch"  # flexible calls are sold without a time
@@ -79,7 +81,7 @@ def measure(promise: Promise, month: date) -> Measured:
     if promise.kind == PromiseKind.TTFT:
         _count_times(promise, usage.exclude(latency_class=_UNTIMED_CLASS).iterator(chunk_size=2_000), found)
     else:
-        versions = _versions_with_schema(promise.model)
+        versions = _versions_of_choices(promise.model)
         _count_whole(usage.filter(version_id__in=versions).iterator(chunk_size=2_000), found)
         _count_cut_off(promise.model, versions, since, until, found)
     return Measured(found)
@@ -148,11 +150,18 @@ def _count_cut_off(
         calls.missed += count
 
 
-def _versions_with_schema(model: Model) -> list[UUID]:
-    found = Version.objects.filter(model=model, contract__output_schema__isnull=False)
-    return [
-        version.pk for version in found.only("contract") if version.contract and version.contract.get("output_schema")
-    ]
+def _versions_of_choices(model: Model) -> list[UUID]:
+    found = Version.objects.filter(model=model, contract__output_schema__isnull=False).only("contract")
+    return [version.pk for version in found if can_be_promised(version.contract)]
+
+
+def can_be_promised(contract: Mapping[str, Any] | None) -> bool:
+    """Return whether a share of whole answers can be promised: whether no caller makes an answer long at will.
+
+    A message that asks for a long text, list or number would cut its own answer off, and be refunded the rest.
+    """
+    schema = (contract or {}).get("output_schema")
+    return isinstance(schema, dict) and answers_are_choices(schema)
 
 
 def _midnight(day: date) -> datetime:

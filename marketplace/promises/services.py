@@ -20,7 +20,16 @@ from marketplace.catalog import selectors as catalog
 from marketplace.catalog.models import Model
 from marketplace.promises import letters, policy
 from marketplace.promises.errors import NothingToPromise
-from marketplace.promises.measuring import Calls, Measured, Signers, bounds_of, is_late, measure, next_month
+from marketplace.promises.measuring import (
+    Calls,
+    Measured,
+    Signers,
+    bounds_of,
+    can_be_promised,
+    is_late,
+    measure,
+    next_month,
+)
 from marketplace.promises.models import Month, Promise, PromiseKind, Refund
 from marketplace.promises.selectors import promise_of_month
 
@@ -38,14 +47,16 @@ _LIMITS = {
 def set_promise(*, model: Model, kind: PromiseKind, bound: int | None) -> Promise:
     """Promise `bound` from the next month (UTC) on, or None: promise nothing any more from then on.
 
-    Raises InvalidInput for a bound out of its range, and NothingToPromise for valid answers without a schema.
+    Raises InvalidInput for a bound out of its range, and NothingToPromise for answers that are not choices of a schema.
     """
     least, most = _LIMITS[kind]
     if bound is not None and not least <= bound <= most:
         raise InvalidInput(f"the bound must be from {least} to {most}", field="bound")
-    if bound is not None and kind == PromiseKind.VALID and not _has_schema(model):
+    if bound is not None and kind == PromiseKind.VALID and not _has_choices(model):
         raise NothingToPromise(
-            "no version that is for sale has an output schema in its contract, so none of its answers is invalid"
+            "a share of whole answers is promised of a version for sale whose contract has an output schema of choices "
+            "alone: an enum, a const, a boolean, and closed objects of these. How long a text, a list or a number gets "
+            "is up to whoever asks"
         )
     made = {"kind": str(kind), "bound": bound}
     audit.record(organization=model.organization, act="promise.set", subject=model.slug, data=made)
@@ -214,7 +225,7 @@ def _close(refund: Refund, total: int) -> None:
     logger.info("refund %s: %d of %d nano-dollars", refund.pk, total, refund.amount_nano_usd)
 
 
-def _has_schema(model: Model) -> bool:
+def _has_choices(model: Model) -> bool:
     version = catalog.default_version(model=model)
     contract = version.contract if version is not None else None
-    return contract is not None and contract.get("output_schema") is not None
+    return can_be_promised(contract)

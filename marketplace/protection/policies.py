@@ -1,6 +1,7 @@
 """The decisions, as pure functions: whether calls look like the making of a copy, and how many a customer may make.
 
-The figures come from `benchmarks/extraction.py`; docs/copying.md says what they can and cannot tell apart.
+The figures come from simulated customers (`tests/marketplace/protection/customers.py`); docs/copying.md says what they
+can and cannot tell apart.
 """
 
 from __future__ import annotations

@@ -40,10 +40,13 @@ LOST_REASONS = (
     "its replica is unknown",
 )
 
+# The ties of `billing_tied`, which knows one organization's: here those of all are read at once.
 _LINKED = """
 SELECT array_agg(DISTINCT organization_id) FROM billing_carduse GROUP BY fingerprint HAVING count(*) > 1
 UNION ALL
-SELECT array_agg(organization_id) FROM accounts_membership GROUP BY user_id HAVING count(*) > 1
+SELECT array_agg(DISTINCT m.organization_id) FROM accounts_membership m LEFT JOIN accounts_user u ON u.id = m.user_id
+GROUP BY coalesce(regexp_replace(lower(u.email), '\\+[^@]*@', '@'), m.user_id::text)
+HAVING count(DISTINCT m.organization_id) > 1
 """
 
 # A payer is an organization, or all that belong with it. Money counts that came from a paid lot, whose card has been
@@ -146,7 +149,10 @@ def read_evidence(*, now: datetime) -> dict[UUID, Found]:
 
 
 def linked_organizations() -> dict[UUID, UUID]:
-    """Return for each organization that shares a card or a member with another the one that stands for all of them."""
+    """Return for each organization that shares a card or a member with another the one that stands for all of them.
+
+    A member is a mailbox: a+1@example.com is a@example.com.
+    """
     return unite(group for (group,) in _rows(_LINKED, {}))
 
 

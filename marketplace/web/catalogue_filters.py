@@ -13,7 +13,7 @@ from django.http import QueryDict
 
 from marketplace.catalog.licences import name_of
 from marketplace.catalog.search import Choices, Filters
-from marketplace.web.templatetags.intarsia import format_usd
+from protocol.money import usd
 
 _MOST = {"industry": 40, "base": 100, "tag": 30, "licence": 40}
 _LARGEST = {
@@ -25,11 +25,11 @@ _LARGEST = {
 
 
 def _output(micro: int) -> str:
-    return f"up to {format_usd(micro, digits=6)} / 1M out"
+    return f"up to {usd(micro, 6)} / 1M out"
 
 
 def _call(nano: int) -> str:
-    return f"up to {format_usd(nano, digits=9)} a call"
+    return f"up to {usd(nano)} a call"
 
 
 def _accuracy(bps: int) -> str:

@@ -59,6 +59,7 @@ class Verdict(msgspec.Struct):
 def main(lines: BinaryIO, answers: BinaryIO) -> None:
     """Answer until the input ends."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    sys.set_int_max_str_digits(0)  # a grammar lets integers be as long as an answer; the process's limits end it
     first = msgspec.json.decode(lines.readline(), type=Vocabulary)
     tokenizer = llguidance.LLTokenizer(first.tokenizer, n_vocab=first.vocab_size, eos_token=first.eos)
     eos = frozenset(first.eos)

@@ -1,33 +1,35 @@
 """Compilation of grammars for one tokenizer, each after a trial in a process with limits.
 
 A compiled grammar is shared by every request that asks for the same text. A mask takes some ten microseconds for
-ordinary schemas.
+ordinary schemas. Tenants share processes and cache: each has its part of both, and a trial ends with its caller.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import subprocess
 import sys
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import llguidance
 import msgspec
 
 import serving
+from protocol.shares import Bound, Ended, Ending, FairCache, Threads, declared
 from serving.constraints.child import Arguments, Question, Verdict, Vocabulary
 from serving.constraints.grammar import Grammar, GrammarError, GrammarSpec, compile_grammar
+from serving.errors import refusing
 
 MAX_GRAMMAR_CHARS = 1 << 16
-_CACHED = 128
-_WORKERS = 2
+PLATFORM = "platform"  # the tenant of what the replica compiles for no caller
+GRAMMARS = declared(Bound("grammars", places=2, share=1, waiting=16, seconds=60.0))
+GRAMMAR_CACHE = declared(Bound("grammar cache", places=256, share=16))
+Result = TypeVar("Result")
 _COMMAND = [sys.executable, "-m", "serving.constraints.child"]
 
 
@@ -56,38 +58,42 @@ class GrammarCompiler:
         self._json, self._vocab, self._eos = tokenizer_json, vocab_size, sorted(eos_token_ids)
         self._limits = TrialLimits() if limits is None else limits
         self._tokenizer: llguidance.LLTokenizer | None = None
-        self._cache: OrderedDict[GrammarSpec, Grammar | GrammarError] = OrderedDict()
-        self._lock, self._cache_lock = threading.Lock(), threading.Lock()
+        self._cache: FairCache[GrammarSpec, Grammar | GrammarError] = FairCache(GRAMMAR_CACHE)
+        self._lock = threading.Lock()
         self._idle: list[_Trial] = []
         self._trials: set[_Trial] = set()
         self._closed = False
-        self._threads = ThreadPoolExecutor(_WORKERS, thread_name_prefix="grammar")
+        self._threads = Threads(GRAMMARS)
 
-    async def compile(self, spec: GrammarSpec) -> Grammar:
-        """Compile a grammar. Raises GrammarError, also when its trial takes too much time or memory."""
+    def of(self, tenant: str) -> TenantGrammars:
+        """Return the compiler as one tenant uses it."""
+        return TenantGrammars(self, tenant)
+
+    async def compile(self, spec: GrammarSpec, tenant: str = PLATFORM) -> Grammar:
+        """Compile a grammar. Raises GrammarError, also when its trial takes too much time or memory; QueueFull and
+        DeadlineExceeded where others are compiled."""
         if len(spec.text) > MAX_GRAMMAR_CHARS:
             raise GrammarError(f"it is longer than {MAX_GRAMMAR_CHARS} characters")
         if not self._eos:
             raise GrammarError("this model has no end-of-sequence token")
-        with self._cache_lock:
-            if (known := self._cache.get(spec)) is not None:
-                self._cache.move_to_end(spec)
+        known = self._cache.get(spec, tenant)
         if known is None:
-            known = await asyncio.get_running_loop().run_in_executor(self._threads, self._compile, spec)
+            known = await self._run(tenant, lambda ending: self._compile(spec, tenant, ending))
         if isinstance(known, GrammarError):
             raise GrammarError(str(known), known.param)
         return known
 
-    async def follows(self, schema: str, arguments: str) -> bool | None:
+    async def follows(self, schema: str, arguments: str, tenant: str = PLATFORM) -> bool | None:
         """Return whether the arguments of a call follow its function's schema, both JSON; None: it cannot be told."""
         if len(schema) + len(arguments) > MAX_GRAMMAR_CHARS or not self._eos:
             return None
         question = Question(arguments=Arguments(schema, arguments))
-        verdict = await asyncio.get_running_loop().run_in_executor(self._threads, self._try, question)
+        # Short, and asked with a short patience: a process that is ended would cost the next one more than its rest.
+        verdict = await self._run(tenant, lambda _: self._try(question, Ending()))
         return None if verdict is None else verdict.fit
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -96,21 +102,24 @@ class GrammarCompiler:
         for trial in idle:
             trial.end()
 
-    def _compile(self, spec: GrammarSpec) -> Grammar | GrammarError:
-        verdict = self._try(Question(grammar=spec)) or Verdict("it takes too much time or memory to compile")
+    async def _run(self, tenant: str, work: Callable[[Ending], Result]) -> Result:
+        with refusing("the compilation of grammars"):
+            return await self._threads.run(tenant, work)
+
+    def _compile(self, spec: GrammarSpec, tenant: str, ending: Ending) -> Grammar | GrammarError:
+        if (known := self._cache.get(spec, tenant)) is not None:  # while this one waited
+            return known
+        verdict = self._try(Question(grammar=spec), ending) or Verdict("it takes too much time or memory to compile")
         made: Grammar | GrammarError
         if verdict.error is None:
             made = compile_grammar(spec, self._vocabulary(), self._vocab)
         else:
             made = GrammarError(verdict.error, verdict.param)
-        with self._cache_lock:
-            self._cache[spec] = made
-            while len(self._cache) > _CACHED:
-                self._cache.popitem(last=False)
+        self._cache.put(spec, tenant, made)
         return made
 
-    def _try(self, question: Question) -> Verdict | None:
-        """Ask a process. None: it met one of its limits over the question."""
+    def _try(self, question: Question, ending: Ending) -> Verdict | None:
+        """Ask a process. None: it met one of its limits over the question. Raises Ended when the caller left."""
         with self._lock:
             trial = self._idle.pop() if self._idle else None
         if trial is None:
@@ -120,7 +129,11 @@ class GrammarCompiler:
             trial = _Trial(vocabulary, self._limits)
             with self._lock:
                 self._trials.add(trial)
-        verdict = trial.verdict(question)
+        try:
+            with ending.calling(trial.kill):
+                verdict = trial.verdict(question)
+        except Ended:  # before it was asked
+            verdict = None
         with self._lock:
             if keep := trial.alive and not self._closed:
                 self._idle.append(trial)
@@ -128,6 +141,7 @@ class GrammarCompiler:
                 self._trials.discard(trial)
         if not keep:
             trial.end()
+        ending.check()
         return verdict
 
     def _vocabulary(self) -> llguidance.LLTokenizer:
@@ -135,6 +149,22 @@ class GrammarCompiler:
             if self._tokenizer is None:
                 self._tokenizer = llguidance.LLTokenizer(self._json(), n_vocab=self._vocab, eos_token=self._eos)
             return self._tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class TenantGrammars:
+    """The grammars of one tenant's requests."""
+
+    compiler: GrammarCompiler
+    tenant: str
+
+    async def compile(self, spec: GrammarSpec) -> Grammar:
+        """Do what the compiler does, in the tenant's share."""
+        return await self.compiler.compile(spec, self.tenant)
+
+    async def follows(self, schema: str, arguments: str) -> bool | None:
+        """Do what the compiler does, in the tenant's share."""
+        return await self.compiler.follows(schema, arguments, self.tenant)
 
 
 class _Trial:

@@ -9,6 +9,8 @@ from serving.constraints.grammar import GrammarError, GrammarSpec
 
 # White space is free, as models write it, but bounded: a weak model would otherwise write nothing else.
 _JSON_OPTIONS = {"whitespace_flexible": True, "whitespace_pattern": r"[ \t\n]{0,24}"}
+# Under a creator's contract an answer that its limit cuts off may be free, so white space does not fill it.
+_TIGHT_OPTIONS = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
 # Every other format is an annotation, as JSON Schema has it: "uri-reference", "password", "int32", a word of one's own.
 ENFORCED_FORMATS = frozenset(
     ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
@@ -22,9 +24,13 @@ _BY_NAME = frozenset(("$defs", "definitions", "dependentSchemas", "patternProper
 _MAX_DEPTH = 200
 
 
-def json_spec(schema: dict[str, Any] | bool) -> GrammarSpec:
-    """Return the grammar of JSON text that validates against `schema`. Raises GrammarError."""
-    return GrammarSpec("json_schema", json.dumps(embedded_schema(schema), ensure_ascii=False))
+def json_spec(schema: dict[str, Any] | bool, *, tight: bool = False) -> GrammarSpec:
+    """Return the grammar of JSON text that validates against `schema`. Raises GrammarError.
+
+    tight: at most one space, behind a colon or a comma
+    """
+    embedded = embedded_schema(schema) | ({"x-guidance": _TIGHT_OPTIONS} if tight else {})
+    return GrammarSpec("json_schema", json.dumps(embedded, ensure_ascii=False))
 
 
 def embedded_schema(schema: dict[str, Any] | bool) -> dict[str, Any]:

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from protocol.latency import LatencyClass
+from protocol.requests.bodies import AnyBody
 from serving.adapters.directory import DirectoryAdapterSource
 from serving.core import AdapterRef, Request, Usage
 from serving.http.errors import ApiError
-from serving.http.schema import AnyBody
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from protocol.requests.bodies import ChatBody, CompletionBody, EmbeddingBody
 from protocol.tracing import spans_of
 from serving.adapters.contracts import ContractSource
 from serving.constraints import GrammarCompiler
@@ -26,7 +27,6 @@ from serving.http.errors import ApiError, json_response
 from serving.http.metrics import Gauge, Metrics, may_scrape
 from serving.http.prompts import PromptReader
 from serving.http.request_ids import RequestIds
-from serving.http.schema import ChatBody, CompletionBody, EmbeddingBody
 from serving.http.sizes import AnswerSizes
 from serving.tokenization.tokenizer import Tokenizer
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 
-from serving.constraints import GrammarCompiler
+from protocol.json_text import is_json
+from serving.constraints import TenantGrammars
 from serving.http.rules import ToolUse
 from serving.tokenization.tool_calls import CallArguments, CallStart, ToolCallParser
 
@@ -15,7 +16,7 @@ SECONDS = 1.0  # that an answer waits for the judgement of all its calls; withou
 class CallJudge:
     """The judge of one request's calls. Nothing is kept of them."""
 
-    def __init__(self, use: ToolUse, grammars: GrammarCompiler) -> None:
+    def __init__(self, use: ToolUse, grammars: TenantGrammars) -> None:
         self._tools = {tool.name: tool for tool in use.callable}
         self._forced, self._grammars = use.forced, grammars
 
@@ -35,11 +36,7 @@ class CallJudge:
         tool = self._tools.get(name)
         if tool is None:
             return False
-        try:
-            value = json.loads(arguments)
-        except (ValueError, RecursionError):  # cut short, or never JSON
-            return False
-        if not isinstance(value, dict):
+        if not arguments.lstrip().startswith("{") or not is_json(arguments):  # cut short, or never an object
             return False
         return await self._grammars.follows(json.dumps(tool.argument_schema), arguments)
 

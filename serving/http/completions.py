@@ -8,10 +8,14 @@ from typing import Literal, TypeVar, cast
 
 from starlette.types import Receive, Scope, Send
 
+from protocol.errors import require
 from protocol.messages import PREDICTION_EXTRA_KEY, PREDICTION_HEADER
+from protocol.requests import bodies
+from protocol.requests.bodies import GenerationBody
+from protocol.requests.checks import logprob_count
 from serving.core import AdapterRef, Delta, Request, SamplingParams
 from serving.errors import EngineError
-from serving.http import beam_search, contracts, parameters, rules, schema
+from serving.http import beam_search, contracts, parameters, rules
 from serving.http.admission import Admission
 from serving.http.call_judge import CallJudge
 from serving.http.endpoint import Endpoint, prediction, refuse
@@ -19,12 +23,11 @@ from serving.http.errors import from_engine, json_response
 from serving.http.format import ChatFormat, CompletionFormat, Format, Style
 from serving.http.prompts import Prompt
 from serving.http.rules import ToolUse
-from serving.http.schema import GenerationBody
 from serving.http.wire import EventStream
 from serving.http.work import Work
 
 _DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's, for /v1/completions
-Generation = TypeVar("Generation", schema.CompletionBody, schema.ChatBody)
+Generation = TypeVar("Generation", bodies.CompletionBody, bodies.ChatBody)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,7 @@ class CompletionEndpoint(Endpoint[Generation]):
         parts = self.parts
         bare = admission.contract is not None
         terms = await parts.contracts.terms(AdapterRef(admission.contract) if bare else admission.adapter)
-        whole_only = terms is not None and terms.whole_only(body)
+        whole = None if terms is None else terms.whole_schema(body)
         beam = beam_search.beam_params(body)
         if terms is not None:
             body = cast(Generation, contracts.applied(body, terms.contract))
@@ -51,14 +54,14 @@ class CompletionEndpoint(Endpoint[Generation]):
         # Check the numbers first, so that an error in them does not cost a compilation of the grammar.
         parameters.sampling_params(body, parts.engine.vocab_size, None)
         latency = parameters.latency_class(body, admission)
-        if isinstance(body, schema.ChatBody):
-            prompts = await parts.prompts.chat(body, use.told)
+        if isinstance(body, bodies.ChatBody):
+            prompts = await parts.prompts.chat(body, use.told, admission.tenant)
         else:
-            prompts = await parts.prompts.completion(body)
+            prompts = await parts.prompts.completion(body, admission.tenant)
         total = len(prompts) * body.computed
-        rule = f"makes more than {parameters.MAX_CHOICES} completions of these prompts"
-        schema.require(total <= parameters.MAX_CHOICES, "n" if body.best_of is None else "best_of", rule)
-        grammar = await rules.constraint(body, use, parts.grammars)
+        grammars = parts.grammars.of(admission.tenant)
+        tight = terms is not None and terms.contract.output is not None
+        grammar = await rules.constraint(body, use, grammars, tight=tight)
         params = parameters.sampling_params(body, parts.engine.vocab_size, grammar)
         params = beam_search.searching(params, beam, grammar)
         limits = [self._limit(body, prompt, admission, total) for prompt in prompts]
@@ -92,20 +95,20 @@ class CompletionEndpoint(Endpoint[Generation]):
             requests = [await admission.bring(requests[0])]
         alone = body.choices == 1  # of several no single answer could be named
         answers = terms.answers if alone and terms is not None else None
-        calls = CallJudge(use, parts.grammars) if alone and use.parses else None
-        work = self.work(requests, each, admission, http_id, whole_only=whole_only, answers=answers, calls=calls)
+        calls = CallJudge(use, grammars) if alone and use.parses else None
+        work = self.work(requests, each, admission, http_id, whole=whole, answers=answers, calls=calls)
         return work, self._format(body, work, prompts, use)
 
     def _limit(self, body: Generation, prompt: Prompt, admission: Admission, choices: int) -> _Limit:
         """Return the limit of one choice: the grant is shared equally among all that are computed."""
         room = max(1, self.parts.engine.max_model_len - len(prompt.token_ids))
         # The platform has set a limit of its own aside: without one in the body, the grant is the limit.
-        short = isinstance(body, schema.CompletionBody) and admission.max_tokens is None
+        short = isinstance(body, bodies.CompletionBody) and admission.max_tokens is None
         default = _DEFAULT_COMPLETION_TOKENS if short else room
         limit = parameters.max_tokens(body, default)
         if admission.max_tokens is None or limit == 0:  # 0: the prompt alone is scored
             return _Limit(limit, "length")
-        schema.require(admission.max_tokens >= choices, "n", "asks for more completions than tokens were authorized")
+        require(admission.max_tokens >= choices, "n", "asks for more completions than tokens were authorized")
         share = admission.max_tokens // choices
         return _Limit(min(limit, share), "budget" if admission.stop_at_grant and share < limit else "length")
 
@@ -113,7 +116,7 @@ class CompletionEndpoint(Endpoint[Generation]):
         decode = self.parts.tokenizer.decode
         echo: tuple[str, ...] = ()
         first_tokens: tuple[int, ...] = ()
-        if isinstance(body, schema.CompletionBody) and body.echo:
+        if isinstance(body, bodies.CompletionBody) and body.echo:
             texts = [decode(p.token_ids) if p.text is None else p.text for p in prompts]
             echo = tuple(text for text in texts for _ in range(body.choices))
             if body.logprobs is not None:
@@ -127,10 +130,10 @@ class CompletionEndpoint(Endpoint[Generation]):
             forced=use.forced,
             named=use.named,
             service_tier=body.service_tier,
-            logprobs=parameters.logprob_count(body) is not None,
+            logprobs=logprob_count(body) is not None,
             confidence=bool(body.confidence),
         )
-        kind = CompletionFormat if isinstance(body, schema.CompletionBody) else ChatFormat
+        kind = CompletionFormat if isinstance(body, bodies.CompletionBody) else ChatFormat
         return kind(work.request_id, body.model, self.parts.tokenizer, style)
 
     async def answer(
@@ -155,7 +158,7 @@ async def _whole(work: Work, form: Format, body: GenerationBody, scope: Scope, r
     except EngineError as error:
         await refuse(work, error, scope, receive, send)
         return
-    returned = beam_search.returned(body, choices, whole_first=work.whole_only)
+    returned = beam_search.returned(body, choices)
     if body.chooses:
         work.returned_tokens = beam_search.token_count(returned)
     extra = await work.close(work.finish_reason)

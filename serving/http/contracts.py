@@ -6,23 +6,22 @@ It sits between a body and its prompt: instructions, defaults, the form of the a
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from protocol.contracts import closed_answers, cut_is_free, untold
+from protocol.contracts import closed_answers
+from protocol.requests.bodies import ChatBody, GenerationBody, Message
+from protocol.requests.contracted import SYSTEM_ROLES, answer_schema, contracted, cut_is_free
 from sealed_weights import Contract
 from serving.adapters.contracts import ContractSource
 from serving.core import AdapterRef
-from serving.http.errors import ApiError
-from serving.http.schema import ChatBody, ContentPart, GenerationBody, Message
+from serving.http.prompts import text_of
 from serving.tokenization.chat_template import ChatTemplate
 from serving.tokenization.tokenizer import Tokenizer
 
-_SYSTEM = ("system", "developer")
 # Two user messages with nothing in common: what their prompts share comes from the template and the instructions.
 _PROBES = ("a", "1\n")
 
@@ -43,15 +42,10 @@ class Terms:
         """Return how many leading tokens of a prompt every other caller's prompt has as well."""
         return common_length(self.prefix, prompt)
 
-    def whole_only(self, body: GenerationBody) -> bool:
-        """Return whether answers to this body, as it was sent, are free when they end at their limit."""
-        asked = body.max_completion_tokens if isinstance(body, ChatBody) else None
-        return cut_is_free(
-            has_schema=self.contract.output is not None,
-            max_tokens=self.contract.max_tokens,
-            asked=body.max_tokens if asked is None else asked,
-            steered=bool(body.stop or body.logit_bias),
-        )
+    def whole_schema(self, body: GenerationBody) -> Mapping[str, Any] | None:
+        """Return the schema that answers to this body, as it was sent, must be whole by, or be free; None: none."""
+        output = self.contract.output
+        return output if cut_is_free(body, output=output, max_tokens=self.contract.max_tokens) else None
 
 
 class ContractDesk:
@@ -106,74 +100,28 @@ def common_length(one: Sequence[int], other: Sequence[int]) -> int:
 
 
 def applied(body: GenerationBody, contract: Contract) -> ChatBody:
-    """Return the body as the creator's contract makes it. Raises ApiError 400 for what the contract rules out."""
-    if not isinstance(body, ChatBody):
-        raise _refusal(
-            "prompt", "is not taken: this model is called through /v1/chat/completions", "contract_chat_only"
-        )
-    if (asked := untold(msgspec.structs.asdict(body), contract.logprobs)) is not None:
-        raise ApiError(400, f"'{asked[0]}': {asked[1]}.", code="contract_logprobs", param=asked[0])
+    """Return the body as the creator's contract makes it. Raises RequestRefused for what the contract rules out."""
+    output = contract.output
+    chat = contracted(
+        body, messages=contract.messages, system=contract.system, logprobs=contract.logprobs, output=output
+    )
     sampling = contract.sampling
-    changes: dict[str, Any] = {name: sampling[name] for name in sampling if getattr(body, name) is None}
-    if body.max_tokens is None and body.max_completion_tokens is None:
+    changes: dict[str, Any] = {name: sampling[name] for name in sampling if getattr(chat, name) is None}
+    if chat.max_tokens is None and chat.max_completion_tokens is None:
         changes["max_tokens"] = contract.max_tokens
-    if contract.output is not None:
-        changes["response_format"] = _format(body, dict(contract.output))
-    return msgspec.structs.replace(body, messages=_messages(body, contract), **changes)
+    if output is not None:
+        described = {"schema": answer_schema(chat, output)}
+        changes["response_format"] = {"type": "json_schema", "json_schema": described}
+    return msgspec.structs.replace(chat, messages=_messages(chat, contract), **changes)
 
 
 def _messages(body: ChatBody, contract: Contract) -> list[Message]:
-    own = [message for message in body.messages if message.role in _SYSTEM]
-    rest = [message for message in body.messages if message.role not in _SYSTEM]
-    if own and contract.system == "refuse":
-        raise _refusal("messages", "may hold no system message: this model brings its own", "contract_system")
-    if contract.messages == "single" and [message.role for message in rest] != ["user"]:
-        rule = "must be one user message: this model reads nothing else"
-        raise _refusal("messages", rule, "contract_messages")
+    own = [message for message in body.messages if message.role in SYSTEM_ROLES]
+    rest = [message for message in body.messages if message.role not in SYSTEM_ROLES]
     if not contract.instructions and contract.system == "append":
         return list(body.messages)
     texts = [contract.instructions] if contract.instructions else []
     if contract.system == "append":
-        texts += [_text(message) for message in own]
+        texts += [text_of(message) for message in own]
     system = [Message("system", "\n\n".join(text for text in texts if text))] if any(texts) else []
     return [*system, *rest]
-
-
-def _text(message: Message) -> str:
-    content = message.content
-    if not isinstance(content, list):
-        return content or ""
-    if not all(isinstance(part, ContentPart) and part.type == "text" for part in content):
-        raise _refusal("messages", "must be text: this model reads nothing else", "invalid_value")
-    return "".join(part.text or "" for part in content)
-
-
-def _format(body: ChatBody, output: dict[str, Any]) -> dict[str, Any]:
-    """Return the response_format of an answer that follows the contract's schema, and the caller's within it."""
-    for name in ("guided_regex", "guided_grammar", "tools"):
-        if getattr(body, name):
-            raise _refusal(name, "cannot be used: this model's answers have a form of their own", "contract_output")
-    wanted = body.response_format or {}
-    schema = output
-    if wanted.get("type", "text") == "json_schema":
-        described = wanted.get("json_schema")
-        own = described.get("schema") if isinstance(described, dict) else None
-        if not isinstance(own, dict | bool):
-            raise _refusal("response_format", "must hold json_schema.schema", "invalid_value")
-        if own is not True and own != output:
-            schema = _both(output, own)
-    elif wanted.get("type", "text") not in ("text", "json_object"):
-        raise _refusal("response_format", "must be text, json_object or json_schema", "invalid_value")
-    return {"type": "json_schema", "json_schema": {"schema": schema}}
-
-
-def _both(output: dict[str, Any], own: dict[str, Any] | bool) -> dict[str, Any]:
-    """Return the schema of answers that follow both. The grammar library refuses two that no answer follows."""
-    if isinstance(own, bool) or "$ref" in json.dumps([output, own]):
-        rule = "does not fit this model's answers: leave it out, they have a schema of their own"
-        raise _refusal("response_format", rule, "contract_output")
-    return {"allOf": [output, {key: value for key, value in own.items() if key != "$schema"}]}
-
-
-def _refusal(param: str, rule: str, code: str) -> ApiError:
-    return ApiError(400, f"'{param}' {rule}.", code=code, param=param)

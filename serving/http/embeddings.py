@@ -9,9 +9,10 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 
 from protocol.messages import PREDICTION_EXTRA_KEY
+from protocol.requests.bodies import EmbeddingBody
 from serving.core import Request, SamplingParams
 from serving.errors import EngineError
-from serving.http import parameters, schema
+from serving.http import parameters
 from serving.http.admission import Admission
 from serving.http.endpoint import Endpoint, prediction, refuse
 from serving.http.errors import json_response
@@ -20,12 +21,12 @@ from serving.http.work import Work
 _SAMPLING = SamplingParams(temperature=0)
 
 
-class EmbeddingEndpoint(Endpoint[schema.EmbeddingBody]):
+class EmbeddingEndpoint(Endpoint[EmbeddingBody]):
     """The endpoint that returns one vector per input."""
 
-    async def begin(self, body: schema.EmbeddingBody, admission: Admission, http_id: str) -> tuple[Work, None]:
+    async def begin(self, body: EmbeddingBody, admission: Admission, http_id: str) -> tuple[Work, None]:
         latency = parameters.latency_class(body, admission)
-        prompts = await self.parts.prompts.embedding(body)
+        prompts = await self.parts.prompts.embedding(body, admission.tenant)
         requests = [
             Request(
                 request_id=admission.request_id + (f"#{index}" if index else ""),
@@ -47,7 +48,7 @@ class EmbeddingEndpoint(Endpoint[schema.EmbeddingBody]):
         return self.work(requests, 1, admission, http_id), None
 
     async def answer(
-        self, work: Work, form: None, body: schema.EmbeddingBody, scope: Scope, receive: Receive, send: Send
+        self, work: Work, form: None, body: EmbeddingBody, scope: Scope, receive: Receive, send: Send
     ) -> None:
         vectors: dict[int, bytes] = {}
         try:

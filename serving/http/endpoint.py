@@ -11,17 +11,20 @@ from typing import Any, Generic
 import structlog
 from starlette.types import Receive, Scope, Send
 
+from protocol.errors import RequestRefused
 from protocol.messages import PREDICTION_EXTRA_KEY, PREDICTION_HEADER
+from protocol.requests.bodies import Body
+from protocol.requests.parsing import parse
 from protocol.tracing import Spans
 from serving.constraints import GrammarCompiler
 from serving.core import Request, Usage
 from serving.engine import Engine
 from serving.errors import EngineError
-from serving.http import keep_alive, schema
+from serving.http import keep_alive
 from serving.http.admission import Admission, CompletionObserver, IncomingRequest, RequestAuthorizer
 from serving.http.call_judge import CallJudge
 from serving.http.contracts import ContractDesk
-from serving.http.errors import ApiError, from_engine, json_response
+from serving.http.errors import ApiError, from_engine, from_request, json_response
 from serving.http.metrics import Metrics
 from serving.http.prompts import Prompt, PromptReader
 from serving.http.sizes import AnswerSizes
@@ -50,11 +53,11 @@ class Parts:
     spans: Spans | None = None  # None: nothing is traced
 
 
-class Endpoint(ABC, Generic[schema.Body]):
+class Endpoint(ABC, Generic[Body]):
     """ASGI application of one path; `kind` is the type of its request bodies."""
 
-    def __init__(self, kind: type[schema.Body], parts: Parts) -> None:
-        self._kind: type[schema.Body] = kind
+    def __init__(self, kind: type[Body], parts: Parts) -> None:
+        self._kind: type[Body] = kind
         self.parts = parts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -72,6 +75,8 @@ class Endpoint(ABC, Generic[schema.Body]):
             body, work, form = await self._admit(raw, gone, scope, alive)
         except EngineError as error:
             await from_engine(error, self._kind.prompt_field).response()(scope, receive, send)
+        except RequestRefused as error:
+            await from_request(error).response()(scope, receive, send)
         except ApiError as error:
             await error.response()(scope, receive, send)
         except Interrupted:
@@ -88,13 +93,13 @@ class Endpoint(ABC, Generic[schema.Body]):
 
     async def _admit(
         self, raw: bytes, gone: asyncio.Task[None], scope: Scope, alive: keep_alive.KeptAlive
-    ) -> tuple[schema.Body, Work, Any]:
+    ) -> tuple[Body, Work, Any]:
         """Parse, authorize and submit, unless the client hangs up. An admitted request ends with its observer told.
 
         Raises ApiError, EngineError, and Interrupted when the client hung up.
         """
         parts = self.parts
-        body = schema.parse(raw, self._kind)
+        body = parse(raw, self._kind)
         incoming = IncomingRequest(scope["path"], headers_of(scope), raw, body)
         admission = await unless([gone], parts.authorizer.authorize(incoming))
         streams = bool(getattr(body, "stream", False))
@@ -139,13 +144,11 @@ class Endpoint(ABC, Generic[schema.Body]):
             answering.result()
 
     @abstractmethod
-    async def begin(self, body: schema.Body, admission: Admission, http_id: str) -> tuple[Work, Any]:
+    async def begin(self, body: Body, admission: Admission, http_id: str) -> tuple[Work, Any]:
         """Submit the requests that the body asks for. Raises ApiError or EngineError."""
 
     @abstractmethod
-    async def answer(
-        self, work: Work, form: Any, body: schema.Body, scope: Scope, receive: Receive, send: Send
-    ) -> None:
+    async def answer(self, work: Work, form: Any, body: Body, scope: Scope, receive: Receive, send: Send) -> None:
         """Write the whole answer."""
 
     def check_lengths(self, requests: Sequence[Request], prompts: Sequence[Prompt], admission: Admission) -> None:
@@ -167,7 +170,7 @@ class Endpoint(ABC, Generic[schema.Body]):
         admission: Admission,
         http_id: str,
         *,
-        whole_only: bool = False,
+        whole: Mapping[str, Any] | None = None,
         answers: Mapping[str, int] | None = None,
         calls: CallJudge | None = None,
     ) -> Work:
@@ -181,7 +184,7 @@ class Endpoint(ABC, Generic[schema.Body]):
             parts.observer,
             parts.metrics,
             http_id,
-            whole_only=whole_only,
+            whole=whole,
             answers=answers,
             calls=calls,
         )

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
+from protocol.errors import RequestRefused
 from protocol.messages import OpenAIError, OpenAIErrorAnswer, to_fields
 from serving import errors
 
@@ -39,6 +40,11 @@ class ApiError(Exception):
 
 def json_response(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     return Response(msgspec.json.encode(body), status, headers, media_type="application/json")
+
+
+def from_request(refusal: RequestRefused) -> ApiError:
+    """Return the HTTP answer to a body that cannot be taken."""
+    return ApiError(refusal.status, refusal.message, code=refusal.code, param=refusal.param)
 
 
 def from_engine(error: errors.EngineError, prompt_field: str | None = None) -> ApiError:

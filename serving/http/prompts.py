@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+from protocol.errors import require
+from protocol.requests.bodies import ChatBody, CompletionBody, EmbeddingBody, FunctionCall, Message
+from protocol.requests.checks import MAX_INPUTS, MAX_PROMPTS, prompts_of
+from protocol.requests.parsing import call_arguments
+from protocol.shares import Bound, Threads, declared
+from serving.errors import refusing
 from serving.http.errors import ApiError
-from serving.http.schema import ChatBody, CompletionBody, EmbeddingBody, FunctionCall, Message, require
 from serving.tokenization.chat_template import ChatTemplateError
 from serving.tokenization.tokenizer import Tokenizer
 from serving.tokenization.tools import RawArguments, Tool
 
 # Longer texts are tokenized off the event loop, because they would delay the tokens of all other requests.
 _INLINE_CHARS = 8_192
-MAX_PROMPTS = 128
-MAX_INPUTS = 2048
-_ROLES = {"system", "developer", "user", "assistant", "tool", "function"}
+PROMPTS = declared(Bound("prompts", places=4, share=2, waiting=64, seconds=60.0))
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,34 +36,35 @@ class PromptReader:
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
         self._tokenizer, self._vocab = tokenizer, vocab_size
+        self._threads = Threads(PROMPTS)
 
-    async def completion(self, body: CompletionBody) -> list[Prompt]:
+    async def completion(self, body: CompletionBody, tenant: str) -> list[Prompt]:
         """Return the prompts of a completion request. Raises ApiError 400."""
-        return await self._read(_several(body.prompt, "prompt", MAX_PROMPTS), "prompt")
+        return await self._read(prompts_of(body.prompt, "prompt", MAX_PROMPTS), "prompt", tenant)
 
-    async def embedding(self, body: EmbeddingBody) -> list[Prompt]:
+    async def embedding(self, body: EmbeddingBody, tenant: str) -> list[Prompt]:
         """Return the inputs of an embedding request. Raises ApiError 400."""
-        return await self._read(_several(body.input, "input", MAX_INPUTS), "input")
+        return await self._read(prompts_of(body.input, "input", MAX_INPUTS), "input", tenant)
 
-    async def chat(self, body: ChatBody, tools: tuple[Tool, ...]) -> list[Prompt]:
+    async def chat(self, body: ChatBody, tools: tuple[Tool, ...], tenant: str) -> list[Prompt]:
         """Return the prompt of a chat request. Raises ApiError 400, also when the template refuses the messages."""
         template = self._tokenizer.chat_template
         if template is None:
             raise ApiError(400, "This model has no chat template; use /v1/completions.", code="no_chat_template")
         messages = chat_messages(body)
         try:
-            text = await _apart(sum(len(m["content"]) for m in messages), template.render, messages, tools)
+            text = await self._apart(tenant, sum(len(m["content"]) for m in messages), template.render, messages, tools)
         except ChatTemplateError as error:
             raise ApiError(
                 400, f"The chat template refused the messages: {error}", code="invalid_value", param="messages"
             ) from None
-        return [Prompt(await self._encode(text, "messages", special=False), text)]
+        return [Prompt(await self._encode(text, "messages", tenant, special=False), text)]
 
-    async def _read(self, parts: list[str | list[int]], param: str) -> list[Prompt]:
+    async def _read(self, parts: list[str | list[int]], param: str, tenant: str) -> list[Prompt]:
         out = []
         for part in parts:
             if isinstance(part, str):
-                out.append(Prompt(await self._encode(part, param, special=True), part))
+                out.append(Prompt(await self._encode(part, param, tenant, special=True), part))
             else:
                 if not all(0 <= token < self._vocab for token in part):
                     raise ApiError(
@@ -72,28 +76,26 @@ class PromptReader:
                 out.append(Prompt(tuple(part), None))
         return out
 
-    async def _encode(self, text: str, param: str, *, special: bool) -> tuple[int, ...]:
-        ids = await _apart(len(text), lambda: self._tokenizer.encode(text, add_special_tokens=special))
+    async def _encode(self, text: str, param: str, tenant: str, *, special: bool) -> tuple[int, ...]:
+        ids = await self._apart(tenant, len(text), lambda: self._tokenizer.encode(text, add_special_tokens=special))
         require(bool(ids), param, "must not be empty")
         return tuple(ids)
 
+    async def _apart(self, tenant: str, size: int, work: Callable[..., Result], *arguments: Any) -> Result:
+        """Do `work` here when it is short, and in a thread when it would block the event loop."""
+        if size <= _INLINE_CHARS:
+            return work(*arguments)
+        with refusing("long prompts"):
+            return await self._threads.run(tenant, lambda _: work(*arguments))
+
 
 def chat_messages(body: ChatBody) -> list[dict[str, Any]]:
-    """Return the messages as a chat template reads them: text parts are joined, arguments of calls become objects.
-
-    Everything that an answer of this server can hold is taken back. Raises ApiError 400 for anything but text.
-    """
-    require(bool(body.messages), "messages", "must hold at least one message")
+    """Return the messages as a chat template reads them: text parts are joined, arguments of calls become objects."""
     out = []
-    for index, message in enumerate(body.messages):
-        at = f"messages[{index}]"
-        require(message.role in _ROLES, f"{at}.role", "must be system, user, assistant or tool")
-        role = "system" if message.role == "developer" else "tool" if message.role == "function" else message.role
-        entry: dict[str, Any] = {"role": role, "content": _text(message, at)}
-        own = role == "assistant"  # what guards judge of others' messages is their text
-        require(own or not message.refusal, f"{at}.refusal", "belongs to the assistant")
-        require(not message.audio, f"{at}.audio", "is not supported: this model reads nothing but text")
-        if calls := _calls(message, at):
+    for message in body.messages:
+        role = {"developer": "system", "function": "tool"}.get(message.role, message.role)
+        entry: dict[str, Any] = {"role": role, "content": text_of(message)}
+        if calls := _calls(message):
             entry["tool_calls"] = calls
         if message.tool_call_id is not None:
             entry["tool_call_id"] = message.tool_call_id
@@ -103,61 +105,26 @@ def chat_messages(body: ChatBody) -> list[dict[str, Any]]:
     return out
 
 
-def _calls(message: Message, at: str) -> list[dict[str, Any]]:
+def _calls(message: Message) -> list[dict[str, Any]]:
     """Return the calls of an assistant's message, in either form of OpenAI's API."""
-    field = "function_call" if message.function_call else "tool_calls"
     given: list[tuple[str | None, FunctionCall]] = [(call.id, call.function) for call in message.tool_calls or ()]
     if message.function_call is not None:
-        require(not given, f"{at}.function_call", "cannot be combined with tool_calls")
         given = [(None, message.function_call)]
-    require(not given or message.role == "assistant", f"{at}.{field}", "belongs to the assistant")
     return [
-        {"id": call_id, "type": "function", "function": {"name": one.name, "arguments": _arguments(one.arguments)}}
-        for call_id, one in given
+        {"id": i, "type": "function", "function": {"name": one.name, "arguments": _arguments(one.arguments or "")}}
+        for i, one in given
     ]
 
 
-def _text(message: Message, at: str) -> str:
+def text_of(message: Message) -> str:
     """Return what a message says: its content, or, where it has none, the refusal that an assistant gave instead."""
     content = message.content
     if isinstance(content, list):
-        texts = [part.refusal if part.type == "refusal" else part.text for part in content]
-        kinds = ("text", "refusal") if message.role == "assistant" else ("text",)
-        fine = all(part.type in kinds for part in content) and None not in texts
-        require(fine, f"{at}.content", "must be text: this model reads nothing else")
-        return "".join(text or "" for text in texts)
+        return "".join((part.refusal if part.type == "refusal" else part.text) or "" for part in content)
     return content or message.refusal or ""
 
 
-def _arguments(text: str | None) -> dict[str, Any]:
+def _arguments(text: str) -> dict[str, Any]:
     """Return the arguments of an earlier call. Those of an answer that ended early are taken as they are."""
-    try:
-        value = json.loads(text or "{}")
-    except (ValueError, RecursionError):
-        return RawArguments(text or "")
-    return value if isinstance(value, dict) else RawArguments(text or "")
-
-
-def _several(value: Any, param: str, most: int) -> list[str | list[int]]:
-    """Return a list from a text, token ids, or a list of either.
-
-    Raises ApiError 400 for an empty list, too many entries, or a mixture within one entry.
-    """
-    if isinstance(value, str):
-        return [value]
-    rule = "must be a string, a list of token ids, or a list of those"
-    require(isinstance(value, list) and bool(value), param, rule)
-    if all(type(token) is int for token in value):
-        return [value]
-    require(len(value) <= most, param, f"must hold at most {most} prompts")
-    fine = all(
-        isinstance(part, str) or (isinstance(part, list) and part and all(type(token) is int for token in part))
-        for part in value
-    )
-    require(fine, param, rule)
-    return list(value)
-
-
-async def _apart(size: int, work: Any, *arguments: Any) -> Any:
-    """Run `work` here when it is short, and on a thread when it would block the event loop."""
-    return await asyncio.to_thread(work, *arguments) if size > _INLINE_CHARS else work(*arguments)
+    value = call_arguments(text or "{}")
+    return RawArguments(text) if value is None else value

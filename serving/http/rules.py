@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal
 
-from serving.constraints import GrammarCompiler, GrammarError, GrammarSpec, json_spec
+from protocol.requests.bodies import ChatBody, GenerationBody, NamedChoice
+from protocol.requests.checks import binds_calls, format_schema
+from serving.constraints import GrammarError, GrammarSpec, TenantGrammars, json_spec
 from serving.core import Constraint
 from serving.http.errors import ApiError
-from serving.http.schema import ChatBody, GenerationBody, NamedChoice, require
 from serving.tokenization.tools import Tool, call_grammar
 
-MAX_TOOLS = 128
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_GUIDED: dict[str, Literal["regex", "lark"]] = {"guided_regex": "regex", "guided_grammar": "lark"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,70 +32,45 @@ class ToolUse:
 
 
 def tool_use(body: GenerationBody) -> ToolUse:
-    """Return the functions that a body offers and allows. Raises ApiError 400."""
-    if not isinstance(body, ChatBody):
+    """Return the functions that a body offers and allows."""
+    if not isinstance(body, ChatBody) or not body.tools:
         return ToolUse()
     choice, parallel = body.tool_choice, body.parallel_tool_calls is not False
-    if not body.tools:
-        require(choice in (None, "none", "auto"), "tool_choice", "needs tools")
-        return ToolUse()
-    require(len(body.tools) <= MAX_TOOLS, "tools", f"must be at most {MAX_TOOLS}")
-    tools = []
-    for index, spec in enumerate(body.tools):
-        require(spec.type == "function", f"tools[{index}].type", "must be function")
-        one = spec.function
-        fine = _NAME.fullmatch(one.name) is not None
-        require(fine, f"tools[{index}].function.name", "must be 1 to 64 letters, digits, '_', '.' or '-'")
-        tools.append(Tool(one.name, one.description, one.parameters, bool(one.strict)))
-    names = [tool.name for tool in tools]
-    require(len(set(names)) == len(names), "tools", "must have distinct names")
-    told = tuple(tools)
+    specs = [spec.function for spec in body.tools]
+    told = tuple(Tool(one.name, one.description, one.parameters, bool(one.strict)) for one in specs)
     if isinstance(choice, NamedChoice):
-        require(choice.type == "function", "tool_choice", "must name a function")
-        chosen = tuple(tool for tool in tools if tool.name == choice.function.name)
-        require(bool(chosen), "tool_choice", "names a function that is not among the tools")
+        chosen = tuple(tool for tool in told if tool.name == choice.function.name)
         return ToolUse(told, chosen, forced=True, named=True, parallel=False)
-    require(choice in (None, "none", "auto", "required"), "tool_choice", "must be none, auto, required, or a function")
     if choice == "none":
         return ToolUse(told)
     return ToolUse(told, told, forced=choice == "required", parallel=parallel)
 
 
-async def constraint(body: GenerationBody, use: ToolUse, compiler: GrammarCompiler) -> Constraint | None:
+async def constraint(
+    body: GenerationBody, use: ToolUse, compiler: TenantGrammars, *, tight: bool = False
+) -> Constraint | None:
     """Return the grammar that the answer must follow, or None for free text.
 
     Functions that may be called and a response_format go together: the answer is calls, or it follows the format.
+    tight: a creator's contract asks for the form, whose white space the answer's length may not hang on.
     Raises ApiError 400 for a grammar that does not compile or that no text follows.
     """
-    guided = [name for name in ("guided_regex", "guided_grammar") if getattr(body, name) is not None]
-    wanted = [*guided, *(["response_format"] if _wants_format(body) else [])]
-    require(len(wanted) <= 1, wanted[-1] if wanted else "", f"cannot be combined with {wanted[0] if wanted else ''}")
-    if guided and use.callable:
-        require(False, guided[0], "cannot be combined with tools that may be called; set tool_choice to none")
-    # Without any of these, a model that is free to call is free in what it writes.
-    bound = use.forced or (bool(use.callable) and not use.parallel) or any(tool.strict for tool in use.callable)
     try:
-        if guided:
-            return await compiler.compile(_guided(body, guided[0]))
-        answer = json_spec(_answer_schema(body)) if wanted else None
-        if use.callable and (bound or answer is not None):
+        for name, kind in _GUIDED.items():
+            if (text := getattr(body, name)) is not None:
+                param = name
+                return await compiler.compile(GrammarSpec(kind, text))
+        schema, param = format_schema(body), "response_format"
+        answer = None if schema is None else json_spec(schema, tight=tight)
+        if use.callable and (answer is not None or binds_calls(body)):
+            param = "tools" if answer is None else param
             return await compiler.compile(_calls(body, use, answer))
         return None if answer is None else await compiler.compile(answer)
     except GrammarError as error:
-        param = error.param or (wanted[0] if wanted else "tools")
+        param = error.param or param
         raise ApiError(
             400, f"'{param}'{_whose(body, param)} cannot be used: {error}.", code="invalid_grammar", param=param
         ) from None
-
-
-def _wants_format(body: GenerationBody) -> bool:
-    return (body.response_format or {}).get("type", "text") != "text"
-
-
-def _guided(body: GenerationBody, name: str) -> GrammarSpec:
-    if name == "guided_regex":
-        return GrammarSpec("regex", body.guided_regex or "")
-    return GrammarSpec("lark", body.guided_grammar or "")
 
 
 def _calls(body: GenerationBody, use: ToolUse, answer: GrammarSpec | None) -> GrammarSpec:
@@ -112,15 +86,3 @@ def _whose(body: GenerationBody, param: str) -> str:
     if not isinstance(body, ChatBody) or not body.tools or not index.isdecimal():
         return ""
     return f" of the function '{body.tools[int(index)].function.name}'"
-
-
-def _answer_schema(body: GenerationBody) -> dict[str, Any] | bool:
-    wanted = body.response_format or {}
-    if wanted.get("type") == "json_object":
-        return {"type": "object"}
-    require(wanted.get("type") == "json_schema", "response_format", "must be text, json_object or json_schema")
-    described = wanted.get("json_schema")
-    schema = described.get("schema") if isinstance(described, dict) else None
-    require(isinstance(schema, dict | bool), "response_format", "must hold json_schema.schema")
-    assert isinstance(schema, dict | bool)
-    return schema

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import msgspec
 
 from protocol.bodies import MAX_ANSWER_BYTES, MAX_EVENT_BYTES
+from protocol.requests.bodies import CompletionBody, GenerationBody
+from protocol.requests.checks import MAX_LOGPROBS
 from serving.core import Request
 from serving.http.errors import ApiError
-from serving.http.parameters import MAX_LOGPROBS
 from serving.http.prompts import Prompt
-from serving.http.schema import CompletionBody, GenerationBody
 from serving.tokenization.tokenizer import Tokenizer
 
 # A token's logprob is at most 25 characters long, its offset 10; names, quotes and brackets of its entry are in these.

@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from protocol.contracts import canonical_answer
+from protocol.contracts import canonical_answer, delivers
 from serving.core import Delta, Request, Usage
 from serving.engine import Engine
 from serving.errors import AdapterRevoked, EngineError, EngineStopped, QueueFull
@@ -36,7 +36,8 @@ class Work:
     requests: one for each choice, those of one prompt side by side, `each` of them a prompt; their ids begin with the
     admission's
     returned_tokens: completion tokens of the choices that are returned, where more were computed: set before `close`
-    whole_only: a choice that ends at its limit counts no tokens: its creator's contract promises whole answers
+    whole: the schema of its creator's contract, where an answer that is cut at its limit counts no tokens unless it
+        delivers (`protocol.contracts.delivers`); it has one choice then
     answers: the places of its contract's answers, where they are a closed set
     calls: the judge of its calls of functions, where it may make any
     """
@@ -51,7 +52,7 @@ class Work:
         metrics: Metrics,
         http_id: str,
         *,
-        whole_only: bool = False,
+        whole: Mapping[str, Any] | None = None,
         answers: Mapping[str, int] | None = None,
         calls: CallJudge | None = None,
     ) -> None:
@@ -59,7 +60,7 @@ class Work:
         self.overflow = asyncio.Event()
         self._admission, self._http_id = admission, http_id
         self._engine, self._observer, self._metrics = engine, observer, metrics
-        self._requests, self._each, self.whole_only = requests, each, whole_only
+        self._requests, self._each, self._whole = requests, each, whole
         self.returned_tokens: int | None = None
         # With several choices no single answer could be named.
         self._answers, self._calls = (answers, calls) if len(requests) == 1 else (None, None)
@@ -111,13 +112,9 @@ class Work:
     @property
     def counted(self) -> Usage:
         """Return the usage that the receipt counts."""
-        usage = self.usage
-        if not self.whole_only:
-            return usage
-        cut = sum(
-            one.completion_tokens for one, why in zip(self._usages, self._reasons, strict=True) if why == "length"
-        )
-        return replace(usage, completion_tokens=usage.completion_tokens - cut)
+        cut = self._whole is not None and self.finish_reason == "length"
+        free = cut and not delivers(self._whole or {}, "".join(self._texts))
+        return replace(self.usage, completion_tokens=0) if free else self.usage
 
     @property
     def finish_reason(self) -> str:
@@ -226,10 +223,8 @@ class Work:
             self._metrics.ttft.observe(self._ttft)
         self._last[index] = now
         self._reasons[index] = delta.finish_reason
-        if self.whole_only and any(other.finish_reason == "stop" for other in delta.others):
-            self._reasons[index] = "stop"  # one of the answers is whole
         self._usages[index] = delta.usage
-        if self._answers or self._calls:
+        if self._answers or self._calls or self._whole is not None:
             self._texts.append(delta.text)
         self._observer.on_progress(self.request_id, self.usage)
 

@@ -51,7 +51,7 @@ class ContractCheck:
 
     async def _grammar(self, schema: dict[str, object]) -> Constraint:
         try:
-            return await self._grammars.compile(json_spec(schema))
+            return await self._grammars.compile(json_spec(schema, tight=True))
         except GrammarError as error:
             raise IntakeError(f"{CONTRACT_NAME} output.schema", f"cannot be kept by the grammar: {error}") from None
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 import uuid
 from collections.abc import Sequence
 
 from protocol.contracts import ExampleCounts
+from protocol.json_text import is_json, value_of
+from protocol.requests.bodies import ChatBody, Message
 from sealed_weights import Contract, ContractExample
 from serving.constraints import GrammarCompiler, json_spec
 from serving.core import AdapterRef, Constraint, Request, SamplingParams
@@ -16,7 +17,6 @@ from serving.engine import Engine
 from serving.errors import DeadlineExceeded
 from serving.http.contracts import applied
 from serving.http.prompts import chat_messages
-from serving.http.schema import ChatBody, Message
 from serving.tokenization.tokenizer import Tokenizer
 
 SECONDS = 40.0  # for all of them together: the platform waits two minutes for a whole verification
@@ -37,7 +37,7 @@ class ExampleRunner:
         if not contract.examples:
             return None
         output = contract.output
-        grammar = None if output is None else await self._grammars.compile(json_spec(dict(output)))
+        grammar = None if output is None else await self._grammars.compile(json_spec(dict(output), tight=True))
         scope, deadline = f"verify-{uuid.uuid4()}", time.monotonic() + SECONDS
         found = await asyncio.gather(
             *(self._answer(digest, contract, one, grammar, scope, deadline) for one in contract.examples)
@@ -93,14 +93,8 @@ def count(contract: Contract, answers: Sequence[str | None]) -> ExampleCounts:
 
 def _is_valid(answer: str, *, as_json: bool) -> bool:
     """Return whether it is a whole answer; one under a schema follows it by construction once it has ended."""
-    if not as_json:
-        return bool(answer.strip())
-    try:
-        json.loads(answer)
-    except ValueError:
-        return False
-    return True
+    return is_json(answer) if as_json else bool(answer.strip())
 
 
 def _same(wanted: str, got: str, *, as_json: bool) -> bool:
-    return json.loads(wanted) == json.loads(got) if as_json else wanted.strip() == got.strip()
+    return value_of(wanted) == value_of(got) if as_json else wanted.strip() == got.strip()

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
-from benchmarks import machine, results
+from benchmarks import results
 from benchmarks.fleet import autoscaling, demand, ideal, scaling_report
 from benchmarks.fleet.day import Course, PoolOfDay
 from benchmarks.fleet.demand import Day
@@ -39,14 +38,14 @@ def test_a_load_that_a_pool_cannot_bear_is_not_its_ceiling() -> None:
     assert not autoscaling.bears(QUIET, 1, 0.99, seconds=300)
 
 
-def test_the_report_names_what_was_missed(tmp_path: Path) -> None:
+def test_the_report_names_what_was_missed() -> None:
     row = dict.fromkeys(scaling_report.SHOWN, 1.0) | {"flaps": 0.0}
     lines, fine = scaling_report.report({"day 1": row, "sharper bursts": row | {"to_ideal": 9.0}})
     assert fine and not any("MISSED" in line for line in lines)
     lines, fine = scaling_report.report({"day 1": row | {"to_ideal": 1.2}})
     assert not fine and any("to_ideal" in line and "MISSED" in line for line in lines)
-    file = machine.write_suite(tmp_path, "autoscaling", {"rows": {"day 1": row}, "ceiling": CEILING})
-    assert "day 1: windows_within" in results.RENDERERS["autoscaling"](file)
+    shown = results.markdown(scaling_report.parts({"day 1": row}, CEILING))
+    assert "day 1: windows_within" in shown and "0.6 by 2, 0.7 by 8" in shown
 
 
 def _looks(late: Lateness, seconds: range, *, coming: bool = False) -> None:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
+from benchmarks.serving.__main__ import _options
 from benchmarks.serving.client import Client
 from benchmarks.serving.metrics import Record
+from benchmarks.serving.replica import Endpoint
+from benchmarks.serving.workload import Item
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -76,3 +83,44 @@ async def test_a_connection_that_ended_is_not_asked_again() -> None:
         await client.ask("/", {}, first)
         await client.ask("/", {}, second)
     assert first.error is not None and second.error == "the connection is closed"
+
+
+class Server(BaseHTTPRequestHandler):
+    """Answers each completion with as many tokens as it asks for, one event each."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if (self.path, body["model"]) != ("/v1/completions", "theirs"):
+            return self.send_error(404)
+        event = b'data: {"choices":[{"token_ids":[5]}]}\n\n'
+        answer = event * body["max_tokens"] + b"data: [DONE]\n\n"
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+        return None
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def test_a_server_that_somebody_else_started_is_measured_by_its_address(tmp_path: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        named = f"theirs=http://127.0.0.1:{server.server_port}/v1"
+        ((model, url),) = _options(["--url", named, "--no-peft", "--work", str(tmp_path)]).url
+        items = [Item(None, [1, 2], 3)] * 4
+        figures = Endpoint(model, url, model).run(items, 2)
+        wrong = Endpoint("x", url, "another").run(items, 2)
+        server.shutdown()
+    assert (figures["requests"], figures["errors"]) == (4, 0) and figures["output_tokens_per_s"] > 0
+    assert wrong["errors"] == 4 and wrong["output_tokens_per_s"] == 0
+
+
+@pytest.mark.parametrize("text", ["http://127.0.0.1:1", "=http://127.0.0.1:1", "model=127.0.0.1:1"])
+def test_an_address_without_a_model_or_a_scheme_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        _options(["--url", text])
+    assert "is not MODEL=http://HOST:PORT" in capsys.readouterr().err

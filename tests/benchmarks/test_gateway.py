@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from benchmarks import results
 from benchmarks.gateway import report
 from benchmarks.gateway.load import Outcome, Plan, _main
 from benchmarks.gateway.replica import BASE, Connection, Replica
@@ -95,4 +96,5 @@ def test_its_bars_depend_on_the_disk_and_name_what_is_missed() -> None:
     assert all(promise.kept for promise in on_slow_disk)
     missed = [promise.name for promise in report.promises(result(latency=slow)) if not promise.kept]
     assert missed == ["added latency at 100 per second, p50 ms"]
-    assert "1,200" in report.text(result()) and "gateway 0.90" in report.text(result())
+    text = results.markdown(report.parts(result()))
+    assert "1,200" in text and "gateway 0.90" in text

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
-from benchmarks import machine, results
+from benchmarks import chart, machine, results
 
 
 def test_a_page_that_is_out_of_date_and_a_file_of_another_machine_are_found(
@@ -17,15 +18,18 @@ def test_a_page_that_is_out_of_date_and_a_file_of_another_machine_are_found(
     monkeypatch.setattr(results, "PAGE", tmp_path / "RESULTS.md")
     about = {"cpu": "AMD EPYC", "family_model_stepping": "25/1/1", "instruction_sets": ["avx2"], "cores": 8}
     about |= {"gpus": [], "memory_gib": 16, "torch": "2", "load_1_5_15_min": [0.0], "architecture": "x86_64"}
-    machine.write_suite(tmp_path / "zen3-8-cores", "serving_gpu", {"machine": about, "rows": []})
+    monkeypatch.setattr(chart, "FILE", tmp_path / "chart.svg")
+    machine.write_suite(tmp_path / "zen3-8-cores", "pages", {"machine": about}, ["Nothing was measured."])
     assert results.main([]) == 0 and results.main(["--check"]) == 0
     results.PAGE.write_text("old")
     (tmp_path / "zen3-8-cores").rename(tmp_path / "zen4-8-cores")
     capsys.readouterr()
+    chart.FILE.write_text("old")
     assert results.main(["--check"]) == 1
     told = capsys.readouterr().err
-    assert "serving_gpu.json was measured on zen3-8-cores" in told and "RESULTS.md is not what the files say" in told
-    assert results.PAGE.read_text() == "old", "a check writes nothing"
+    assert "pages.json was measured on zen3-8-cores" in told and "RESULTS.md is not what the results say" in told
+    assert "chart.svg is not what the results say" in told
+    assert results.PAGE.read_text() == chart.FILE.read_text() == "old", "a check writes nothing"
 
 
 @pytest.mark.parametrize(
@@ -52,17 +56,24 @@ def test_a_kind_is_the_generation_or_the_newest_instructions(
 
 
 def test_a_suite_is_written_into_a_new_folder(tmp_path: Path) -> None:
-    file = machine.write_suite(tmp_path / "kind", "suite", {"figure": 1})
-    assert file == tmp_path / "kind" / "suite.json" and json.loads(file.read_text()) == {"figure": 1}
+    parts = ["Text.", ["line", "line"], machine.table(["a"], [["µ"]])]
+    file = machine.write_suite(tmp_path / "kind", "suite", {"figure": 1}, parts)
+    written = json.loads(file.read_text())
+    assert file == tmp_path / "kind" / "suite.json" and written["parts"] == parts and written["figure"] == 1
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", written["date"]) and '["µ"]' in file.read_text()
 
 
-def test_rows_of_the_gpu_s_steps_become_a_table_with_reasons_for_what_is_missing(tmp_path: Path) -> None:
-    measured = {"step_ms": 9.1, "limit_ms": 6.8, "bound": "bytes", "share": 0.75, "share_of_nominal": 0.67}
-    rows = [
-        {"case": "32 rows of 512", **measured, "tokens_per_s": 3516, "peft_ms": 80.0},
-        {"case": "32 rows of 32768", "left_out": "needs 65537 KV blocks and has 16384"},
-    ]
-    file = machine.write_suite(tmp_path, "serving_gpu", {"rows": rows})
-    text = results.RENDERERS["serving_gpu"](file)
-    assert "| 32 rows of 512 | 9.10 | 6.80 (bytes) | 75% | 67% | 3516 | 80.0 |" in text
-    assert "left out: needs 65537 KV blocks" in text
+def test_parts_are_shown_as_paragraphs_lines_and_tables() -> None:
+    shown = results.markdown(["Said.", ["a  ", " b"], machine.table(["x", ""], [[1, "–"]])])
+    assert shown == "Said.\n\n```\na\n b\n```\n\n| x |  |\n|---|---|\n| 1 | – |"
+
+
+def test_the_chart_has_each_panel_s_figures_its_machine_and_its_day() -> None:
+    drawn = chart.drawn()
+    for panel in chart.PANELS:
+        result = json.loads((machine.RESULTS / panel.file).read_text())
+        for label, value in panel.bars(result):
+            assert f">{label}</text>" in drawn
+            assert f">{value:,.0f}</text>" in drawn or f">{value:.1f}</text>" in drawn, label
+        assert result["machine"]["cpu"] in drawn and result["date"] in drawn
+    assert len(set(re.findall(r"vLLM|PEFT|LiteLLM", drawn))) == 3

@@ -261,12 +261,25 @@ async def test_an_idempotency_key_is_used_once_and_tells_a_retry_from_a_conflict
     assert await Hold.objects.filter(organization_id=buyer.pk).acount() == 1
 
 
+async def test_a_request_that_was_refused_leaves_its_key_free_for_another_body() -> None:
+    buyer, creator = await make_organization_async(5_000), await make_organization_async()
+    first = hold_request(buyer, creator, idempotency_key="k1")
+    other = hashlib.sha256(b"another body").digest()
+    async with hot_connection() as conn:
+        await place_hold(conn, first)
+        with pytest.raises(DuplicateRequest):
+            await place_hold(conn, hold_request(buyer, creator, idempotency_key="k1", request_hash=other))
+        await release_hold(conn, first.prediction_id, reason="refused")
+        await place_hold(conn, hold_request(buyer, creator, idempotency_key="k1", request_hash=other))
+    assert (await wallet(buyer)).held == 1_000
+
+
 async def test_a_released_request_may_be_tried_again_under_its_key_with_the_same_body_only() -> None:
     buyer, creator = await make_organization_async(5_000), await make_organization_async()
     first = hold_request(buyer, creator, idempotency_key="k1")
     async with hot_connection() as conn:
         await place_hold(conn, first)
-        await release_hold(conn, first.prediction_id, reason="refused")
+        await release_hold(conn, first.prediction_id, reason="lost while answering")
         other = hashlib.sha256(b"another body").digest()
         with pytest.raises(DuplicateRequest) as conflict:
             await place_hold(conn, hold_request(buyer, creator, idempotency_key="k1", request_hash=other))

@@ -29,12 +29,14 @@ def work(texts=[Path(module.__file__).read_text() for module in (_pydecimal, arg
 
 work_before, before = work(), used()
 import marketplace.config.asgi
+from django.db import connections
 from django.urls import get_resolver
 get_resolver().url_patterns  # imports every view
 start = used() - before
 # Not ru_maxrss: that one remembers the process this one was forked from.
 peak = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
-print(json.dumps({"works": start / ((work_before + work()) / 2), "megabytes": peak / 1024,
+session = connections["default"].get_connection_params()["options"]
+print(json.dumps({"session": session, "works": start / ((work_before + work()) / 2), "megabytes": peak / 1024,
                   "heavy": sorted({"torch", "transformers", "serving", "triton", "reportlab", "PIL", "stripe", "httpx",
                                    "rich", "presidio_analyzer", "spacy", "phonenumbers"} & set(sys.modules))}))
 """
@@ -50,6 +52,7 @@ def test_the_web_process_imports_no_torch_and_starts_in_forty_times_a_fixed_piec
         starts.append(_start())
     assert min(start["works"] for start in starts) < MOST_WORKS
     assert all(start["heavy"] == [] and start["megabytes"] < 200 for start in starts)
+    assert starts[0]["session"] == "-c statement_timeout=30s", "PostgreSQL ends what a page began and forgot"
 
 
 def _start() -> Any:

@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from devstack.state import REPOSITORY
-from tests import services
 from tests.mutations import nearest
 from tests.mutations.faults import Fault
 from tests.tiers.run import SERVING
@@ -96,9 +95,8 @@ class Copy:
         command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not deep", "-p", "tests.mutations.nearest"]
         command += [f"--timeout={TEST_SECONDS}", "-p", "no:cacheprovider", *selection]
         environment = self._environment | {nearest.FAULTY: fault.file}
-        if all(test.startswith(SERVING) for test in fault.tests):
+        if all(test.startswith(tuple(SERVING)) for test in fault.tests):
             command += ["--without=django", "-p", "no:django"]
-            environment[services.MARKER] = services.NONE
         try:
             done = subprocess.run(
                 command, cwd=self._folder, env=environment, capture_output=True, text=True, timeout=MOST_SECONDS

@@ -14,10 +14,10 @@ from transformers import LlamaForCausalLM
 from typer.testing import CliRunner, Result
 
 from creator_cli.main import app
+from protocol.requests.bodies import ChatBody, Message
 from sealed_weights import Reference, parse_contract, read_reference
 from serving.http.contracts import applied
 from serving.http.prompts import chat_messages
-from serving.http.schema import ChatBody, Message
 from serving.tokenization.tokenizer import Tokenizer
 from tests.peft_bridge.folders import write_method, write_rows
 

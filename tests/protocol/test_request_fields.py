@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any, get_args
 
+import msgspec
 import pytest
 from openai.types import (
     batch_create_params,
@@ -17,7 +19,10 @@ from openai.types import (
 from openai.types.chat import completion_create_params as chat_create_params
 from openai.types.responses import response_create_params
 
-from protocol.request_fields import FIELDS, WISHES, Body, UnusableField, check_fields
+from protocol.errors import RequestRefused
+from protocol.request_fields import FIELDS, WISHES, Body, check_fields
+from protocol.requests.bodies import ChatBody, CompletionBody, EmbeddingBody, describe_bodies
+from protocol.requests.parsing import parse
 
 PAGE = (Path(__file__).parents[2] / "docs" / "fields.md").read_text()
 OPENAI: dict[str, tuple[type, ...]] = {
@@ -36,6 +41,11 @@ OPENAI: dict[str, tuple[type, ...]] = {
     "files": (file_create_params.FileCreateParams,),
 }
 BODIES: tuple[Body, ...] = get_args(Body)
+LEAST: dict[Any, dict[str, Any]] = {
+    ChatBody: {"model": "m", "messages": [{"role": "user", "content": "a"}]},
+    CompletionBody: {"model": "m", "prompt": "a"},
+    EmbeddingBody: {"model": "m", "input": "a"},
+}
 
 
 def of_openai(body: str) -> set[str]:
@@ -66,9 +76,9 @@ def test_fields_are_taken_or_refused_as_listed(body: Body) -> None:
             for nothing in (False, "", [], {}):
                 if name != "function_call":
                     check_fields(body, {name: nothing})
-            with pytest.raises(UnusableField) as refused:
+            with pytest.raises(RequestRefused) as refused:
                 check_fields(body, {name: {"a": 1}})
-            assert (refused.value.name, refused.value.code) == (name, "unsupported_parameter")
+            assert (refused.value.param, refused.value.code) == (name, "unsupported_parameter")
         else:
             check_fields(body, {name: {"a": 1}})
 
@@ -78,9 +88,9 @@ def test_a_wish_about_who_serves_and_what_becomes_of_data_is_refused_by_name(bod
     assert not WISHES & FIELDS[body].keys()
     for name in WISHES:
         for value in ({"order": ["x"]}, ["a"], "eu", False):
-            with pytest.raises(UnusableField) as refused:
+            with pytest.raises(RequestRefused) as refused:
                 check_fields(body, {name: value})
-            assert (refused.value.name, refused.value.code) == (name, "unsupported_parameter")
+            assert (refused.value.param, refused.value.code) == (name, "unsupported_parameter")
 
 
 @pytest.mark.parametrize(
@@ -98,10 +108,10 @@ def test_a_wish_about_who_serves_and_what_becomes_of_data_is_refused_by_name(bod
     ],
 )
 def test_an_unknown_field_is_refused_with_the_nearest_name(body: Body, name: str, near: str | None) -> None:
-    with pytest.raises(UnusableField) as refused:
+    with pytest.raises(RequestRefused) as refused:
         check_fields(body, {name: 1})
     assert refused.value.code == "unknown_parameter" and len(refused.value.message) < 200
-    assert refused.value.name == name[:64]
+    assert refused.value.param == name[:64]
     if near is not None:
         assert f"'{near}'" in refused.value.message
 
@@ -111,5 +121,33 @@ def test_a_call_of_an_older_function_is_refused_unless_it_asks_for_none() -> Non
         check_fields("chat", {"function_call": nothing})
     some: list[Any] = [{"name": "f"}, "required"]
     for value in some:
-        with pytest.raises(UnusableField):
+        with pytest.raises(RequestRefused):
             check_fields("chat", {"function_call": value})
+
+
+def read(kind: Any, **changes: Any) -> Any:
+    return parse(json.dumps(LEAST[kind] | changes).encode(), kind)
+
+
+@pytest.mark.parametrize("kind", LEAST)
+def test_every_field_that_is_used_is_read_and_described_and_no_other(kind: Any) -> None:
+    used = {name for name, use in FIELDS[kind.fields].items() if use == "used"}
+    assert used == {field.encode_name for field in msgspec.structs.fields(kind)}
+    assert used == describe_bodies()[kind.__name__]["properties"].keys()
+
+
+@pytest.mark.parametrize("kind", LEAST)
+def test_the_reader_leaves_out_ignored_fields_and_refuses_others_by_name(kind: Any) -> None:
+    plain = read(kind)
+    for name, use in FIELDS[kind.fields].items():
+        if use == "ignored":
+            for value in ("a", {"a": 1}, True):
+                assert read(kind, **{name: value}) == plain
+        elif use == "refused":
+            with pytest.raises(RequestRefused) as refused:
+                read(kind, **{name: [{"a": 1}]})
+            assert (refused.value.status, refused.value.param) == (400, name)
+    for name in ("temprature", "provider", "stop_token_ids", "guided_json"):
+        with pytest.raises(RequestRefused) as refused:
+            read(kind, **{name: {"a": 1}})
+        assert (refused.value.status, refused.value.param) == (400, name)

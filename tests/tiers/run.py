@@ -97,7 +97,8 @@ def _halves(shared: Path, selection: Sequence[str]) -> list[Part]:
     ignored = [f"--ignore={name}" for name in SERVING]
     platform = _pytest("platform", ["tests"], shared / "platform.json", "--without=torch", *ignored, *selection)
     serving = _pytest("serving", SERVING, shared / "serving.json", "--without=django", "-p", "no:django", *selection)
-    serving.environment = {SERVICES: str(shared)}  # the folder is there already: no database starts for this half
+    # The folder is there already: no database starts for this half. One thread per worker: there is a worker per core.
+    serving.environment = {SERVICES: str(shared), "OMP_NUM_THREADS": "1"}
     return [platform, serving]
 
 

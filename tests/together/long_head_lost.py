@@ -1,8 +1,11 @@
 """The head of Ray is killed with everything on it, and comes back after a while, its state in a Valkey of its own.
 
-Not collected with the suite: `python -m benchmarks.fleet_on_ray` runs it, in a network namespace, for `ray start`
-listens on all interfaces. INTARSIA_HEAD_AWAY is for how many seconds the head is away, INTARSIA_FIGURES the file for
-the figures.
+Not collected with the suite: it runs in a network namespace of its own, for `ray start` listens on all interfaces.
+
+    unshare --map-current-user --keep-caps --net sh -c \
+        'ip link set lo up && exec .venv/bin/python -m pytest -q -s -n 0 tests/together/long_head_lost.py'
+
+Root leaves the two options before `--net` out. INTARSIA_HEAD_AWAY is for how many seconds the head is away.
 """
 
 from __future__ import annotations
@@ -150,7 +153,5 @@ def test_streams_go_on_while_the_head_is_away(platform_url: str, tiny: Tiny, tmp
         "replaced_by_the_new_head_s": round(replaced, 1),
     }
     print(json.dumps(figures))
-    if target := os.environ.get("INTARSIA_FIGURES"):
-        Path(target).write_text(json.dumps(figures))
     assert callers.failures == [] and meanwhile > 0
     assert replaced_by_return == 0

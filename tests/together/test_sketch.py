@@ -7,9 +7,9 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from benchmarks.lineage import ADAPTERS, SAMPLES, Adapter, compare, variants
 from marketplace.publishing.checks.lineage import COPIED, RELATED
 from protocol.lineage import SKETCH_BYTES, read_sketch, write_sketch
+from tests.together.copied_adapters import ADAPTERS, SAMPLES, Adapter, compare, variants
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def test_the_samples_are_independent_of_one_another(samples: dict[str, Adapter])
 
 
 def test_seeds_that_learned_the_same_direction_in_part_are_no_copies(samples: dict[str, Adapter]) -> None:
-    """Two trainings on one task share a part of their update: .2 to .4 by benchmarks/lineage.py; here .5."""
+    """Two trainings on one task share a part of their update: cosines of .2 to .4 were measured; here .5."""
     adapter = samples["finance"]
     sketches = []
     for seed in (1, 2):

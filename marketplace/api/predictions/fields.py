@@ -50,6 +50,8 @@ MEANINGS = {
     "content": "text, or parts of type `text`",
     "tool_calls": "calls that an assistant’s message made",
     "tool_call_id": "the call that a tool’s message answers",
+    "user": "whom you ask for, 1 to 64 printable characters: its spending is counted and limited by that name",
+    "safety_identifier": "the newer name of `user`",
     "strict": "arguments validate against `parameters`",
     "parameters": "the JSON Schema of the arguments",
     "arguments": "JSON, as text",

@@ -6,7 +6,7 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import orjson
@@ -26,17 +26,22 @@ from marketplace.gateway.background.requests import (
 )
 from marketplace.gateway.background.uploads import take_upload
 from marketplace.gateway.errors import method_not_allowed
-from marketplace.gateway.http import Receive, Scope, Send, read_body, send_json, start_response
+from marketplace.gateway.http import Client, Receive, Scope, Send, read_body, send_json, start_response
 from marketplace.gateway.json_bodies import require_no_fields, shaped
 from marketplace.gateway.principals import PREDICT, Principal
+from marketplace.gateway.shares import QUOTES
 from marketplace.jobs import batches, files, predictions, selectors
 from marketplace.jobs.content import read_chunk
 from marketplace.jobs.models import File
 from marketplace.jobs.quotes import quote_file
 from marketplace.vault.ciphers import cipher_of
+from protocol.shares import Threads
 
 PATHS = re.compile(r"/v1/(files|batches|predictions)(?:/([A-Za-z0-9_-]{1,64}))?(?:/([a-z]{1,16}))?")
 Headers = dict[str, str]
+Result = TypeVar("Result")
+
+_quotes = Threads(QUOTES)
 
 
 @dataclass(frozen=True, repr=False)
@@ -53,6 +58,11 @@ class Asked:
     @property
     def organization_id(self) -> UUID:
         return self.principal.organization_id
+
+    async def in_thread(self, work: Callable[[], Result], **pool: Threads) -> Result:
+        """Return the result of work that uses the database and ends with the caller. Raises Refusal, ClientGone."""
+        with Client(self.receive, self.send) as client:
+            return await client.unless_gone(in_thread(self.organization_id, work, **pool))
 
     async def answer(self, shown: dict[str, Any], status: int = 200) -> None:
         await send_json(self.send, status, orjson.dumps(shown), self.headers)
@@ -112,7 +122,7 @@ async def _list_files(asked: Asked) -> None:
     rows = selectors.files_of(asked.organization_id)
     if purpose := cursor.filters.get("purpose"):
         rows = rows.filter(purpose=purpose)
-    await asked.answer(shapes.list_shape(await _page(rows, cursor), shapes.file_shape))
+    await asked.answer(shapes.list_shape(await _page(asked, rows, cursor), shapes.file_shape))
 
 
 async def _get_file(asked: Asked) -> None:
@@ -122,7 +132,7 @@ async def _get_file(asked: Asked) -> None:
 async def _content(asked: Asked) -> None:
     """Send a file chunk by chunk."""
     file = await _file(asked)
-    cipher = await in_thread(lambda: cipher_of(asked.organization_id))
+    cipher = await asked.in_thread(lambda: cipher_of(asked.organization_id))
     name = re.sub(r"[^A-Za-z0-9._-]", "_", file.name)
     about = {
         "content-type": "application/jsonl",
@@ -132,7 +142,7 @@ async def _content(asked: Asked) -> None:
     }
     await start_response(asked.send, 200, about | asked.headers)
     number = 0
-    while (piece := await in_thread(partial(read_chunk, cipher, file, number))) is not None:
+    while (piece := await asked.in_thread(partial(read_chunk, cipher, file, number))) is not None:
         await asked.send({"type": "http.response.body", "body": piece, "more_body": True})
         number += 1
     await asked.send({"type": "http.response.body", "body": b""})
@@ -140,7 +150,7 @@ async def _content(asked: Asked) -> None:
 
 async def _delete_file(asked: Asked) -> None:
     file_id = _known(asked.thing, "file-")
-    await in_thread(lambda: files.delete_file(organization_id=asked.organization_id, file_id=file_id))
+    await asked.in_thread(lambda: files.delete_file(organization_id=asked.organization_id, file_id=file_id))
     await asked.answer({"id": asked.thing, "object": "file", "deleted": True})
 
 
@@ -162,7 +172,7 @@ async def _create_batch(asked: Asked) -> None:
         )
         return shapes.batch_shape(batch)
 
-    await asked.answer(await in_thread(create))
+    await asked.answer(await asked.in_thread(create))
 
 
 async def _quote(asked: Asked) -> None:
@@ -176,17 +186,19 @@ async def _quote(asked: Asked) -> None:
         organization = Organization.objects.get(pk=asked.organization_id)
         return shapes.quote_shape(quote_file(organization=organization, file=file))
 
-    await asked.answer(await in_thread(quote))
+    await asked.answer(await asked.in_thread(quote, threads=_quotes))
 
 
 async def _list_batches(asked: Asked) -> None:
-    page = await _page(selectors.batches_of(asked.organization_id), cursor_of(asked.scope, "batch_"))
+    page = await _page(asked, selectors.batches_of(asked.organization_id), cursor_of(asked.scope, "batch_"))
     await asked.answer(shapes.list_shape(page, shapes.batch_shape))
 
 
 async def _get_batch(asked: Asked) -> None:
     number = _known(asked.thing, "batch_")
-    await asked.answer(shapes.batch_shape(await in_thread(lambda: selectors.batch_of(asked.organization_id, number))))
+    await asked.answer(
+        shapes.batch_shape(await asked.in_thread(lambda: selectors.batch_of(asked.organization_id, number)))
+    )
 
 
 async def _cancel_batch(asked: Asked) -> None:
@@ -197,7 +209,7 @@ async def _cancel_batch(asked: Asked) -> None:
         batch = selectors.batch_of(asked.organization_id, number)
         return shapes.batch_shape(batches.cancel_batch(batch=batch, actor=Actor(key=_key(asked.principal))))
 
-    await asked.answer(await in_thread(cancel))
+    await asked.answer(await asked.in_thread(cancel))
 
 
 async def _create_prediction(asked: Asked) -> None:
@@ -216,11 +228,11 @@ async def _create_prediction(asked: Asked) -> None:
         )
         return shapes.prediction_shape(job)
 
-    await asked.answer(await in_thread(create), 202)
+    await asked.answer(await asked.in_thread(create), 202)
 
 
 async def _list_predictions(asked: Asked) -> None:
-    page = await _page(selectors.predictions_of(asked.organization_id), cursor_of(asked.scope, "pred_"))
+    page = await _page(asked, selectors.predictions_of(asked.organization_id), cursor_of(asked.scope, "pred_"))
     await asked.answer(shapes.list_shape(page, shapes.prediction_shape))
 
 
@@ -231,7 +243,7 @@ async def _get_prediction(asked: Asked) -> None:
         job = selectors.prediction_of(asked.organization_id, number)
         return shapes.prediction_shape(job, predictions.answer_of(job))
 
-    await asked.answer(await in_thread(found))
+    await asked.answer(await asked.in_thread(found))
 
 
 async def _cancel_prediction(asked: Asked) -> None:
@@ -242,19 +254,19 @@ async def _cancel_prediction(asked: Asked) -> None:
         job = selectors.prediction_of(asked.organization_id, number)
         return shapes.prediction_shape(predictions.cancel_prediction(job=job))
 
-    await asked.answer(await in_thread(cancel))
+    await asked.answer(await asked.in_thread(cancel))
 
 
-async def _page(rows: Any, cursor: Cursor) -> selectors.Page[Any]:
+async def _page(asked: Asked, rows: Any, cursor: Cursor) -> selectors.Page[Any]:
     def read() -> selectors.Page[Any]:
         return selectors.page_of(rows, after=cursor.after, limit=cursor.limit, oldest_first=cursor.oldest_first)
 
-    return await in_thread(read)
+    return await asked.in_thread(read)
 
 
 async def _file(asked: Asked) -> File:
     file_id = _known(asked.thing, "file-")
-    return await in_thread(lambda: selectors.file_of(asked.organization_id, file_id))
+    return await asked.in_thread(lambda: selectors.file_of(asked.organization_id, file_id))
 
 
 def _known(thing: str, prefix: str) -> UUID:

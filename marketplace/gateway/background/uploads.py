@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
 from typing import Any, cast
@@ -21,43 +20,36 @@ from django.http.multipartparser import MultiPartParser, MultiPartParserError
 from django.utils.http import parse_header_parameters
 
 from marketplace.accounts.errors import InvalidInput, Refusal
-from marketplace.gateway.background.database import with_connection
-from marketplace.gateway.errors import require_fields, unavailable
+from marketplace.gateway.background.database import in_thread
+from marketplace.gateway.errors import require_fields
 from marketplace.gateway.http import Receive, Scope, headers_of
+from marketplace.gateway.shares import UPLOAD_SECONDS, UPLOADS
 from marketplace.jobs.files import KEPT, Upload, announce
 from marketplace.jobs.lines import MAX_BYTES
 from marketplace.jobs.models import File
 from protocol.errors import ClientGone
+from protocol.shares import Threads
 
-AT_ONCE = 4  # uploads of one process
-UPLOAD_SECONDS = 600.0
 PIECE_SECONDS = 30.0
+PIECE_BYTES = 2**16  # that come in PIECE_SECONDS, or the rest: whoever sends less keeps a place from others
 _ENVELOPE_BYTES = 2**16  # of a request beside its file
 _TAIL_BYTES = 2**10  # of the end of a form, which is longer than a boundary
 _FIELDS = ("purpose", "expires_after[anchor]", "expires_after[seconds]")
 _SHORTEST, _LONGEST = timedelta(hours=1), KEPT
 
-_THREADS = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="uploads")
-_busy: set[object] = set()
+_uploads = Threads(UPLOADS)
 
 
 async def take_upload(scope: Scope, receive: Receive, organization_id: UUID) -> File:
-    """Store the file of a request. Raises Refusal: 400, 408, 409, 413, 415, 503; and ClientGone."""
+    """Store the file of a request. Raises Refusal: 400, 408, 409, 413, 415, 429, 503; and ClientGone."""
     headers = headers_of(scope)
     content_type = headers.get(b"content-type", b"").decode("latin-1")
     if not content_type.startswith("multipart/form-data"):
         raise Refusal("Send the file as multipart/form-data.", code="unsupported_media_type", status=415)
     length = headers.get(b"content-length", b"").decode("latin-1")
     size = int(length) if length.isdigit() and len(length) < 16 else None
-    if len(_busy) >= AT_ONCE:
-        raise unavailable("Too many files are arriving. Try again in a moment.", code="busy", retry_after=5)
-    mark, loop = object(), asyncio.get_running_loop()
-    _busy.add(mark)
-    try:
-        work = partial(_parse, _Body(receive, loop), content_type, size, organization_id)
-        return await loop.run_in_executor(_THREADS, lambda: with_connection(work))
-    finally:
-        _busy.discard(mark)
+    work = partial(_parse, _Body(receive, asyncio.get_running_loop()), content_type, size, organization_id)
+    return await in_thread(organization_id, work, threads=_uploads)
 
 
 class _Body:
@@ -68,6 +60,7 @@ class _Body:
         self._waiting, self._more, self._seen = b"", True, 0
         self._tail = b""
         self._until = time.monotonic() + UPLOAD_SECONDS
+        self._piece, self._piece_until = 0, time.monotonic() + PIECE_SECONDS
 
     def read(self, size: int) -> bytes:
         """Return up to `size` bytes, none at the end. Raises Refusal 408 and 413, and ClientGone."""
@@ -77,6 +70,8 @@ class _Body:
                 raise ClientGone
             self._waiting, self._more = message.get("body", b""), message.get("more_body", False)
             self._seen += len(self._waiting)
+            if self._seen - self._piece >= PIECE_BYTES:
+                self._piece, self._piece_until = self._seen, time.monotonic() + PIECE_SECONDS
             if self._seen > MAX_BYTES + _ENVELOPE_BYTES:
                 raise Refusal(f"A file has at most {MAX_BYTES // 2**20} MiB.", code="file_too_large", status=413)
         piece, self._waiting = self._waiting[:size], self._waiting[size:]
@@ -91,7 +86,7 @@ class _Body:
         return self._tail.rstrip().endswith(b"--" + options.get("boundary", "").encode() + b"--")
 
     def _next(self) -> Any:
-        seconds = min(PIECE_SECONDS, self._until - time.monotonic())
+        seconds = min(self._piece_until, self._until) - time.monotonic()
         try:
             return asyncio.run_coroutine_threadsafe(_in_time(self._receive(), seconds), self._loop).result()
         except TimeoutError:

@@ -13,8 +13,8 @@ from marketplace.accounts.metadata import parse_metadata
 from marketplace.gateway.errors import bad_request, require_fields
 from marketplace.gateway.http import MAX_BODY_BYTES
 from marketplace.gateway.json_bodies import json_object
-from marketplace.gateway.requests import MOST_MAX_TOKENS
 from marketplace.gateway.responses.items import Item, messages_of, parse_items
+from protocol.requests.checks import MAX_TOKENS
 
 RESPONSE_PREFIX = "resp_"
 # Tools that a platform would run itself: fetching what a model names is a way into its network.
@@ -136,8 +136,8 @@ def _previous(value: object) -> UUID | None:
 def _max_tokens(value: object) -> int | None:
     if value is None:
         return None
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST_MAX_TOKENS:
-        message = f"`max_output_tokens` must be an integer from 1 to {MOST_MAX_TOKENS:,}."
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_TOKENS:
+        message = f"`max_output_tokens` must be an integer from 1 to {MAX_TOKENS:,}."
         raise bad_request(message, "max_output_tokens")
     return value
 

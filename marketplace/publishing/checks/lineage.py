@@ -2,7 +2,7 @@
 
 A sketch holds random projections of each weight update ΔW = scale · B · A, so it does not see how ΔW was factorised,
 which rank its factors were padded to, or how often they were sealed: two adapters with the same ΔW have one sketch, and
-independent ones have sketches at nearly right angles. `benchmarks/lineage.py` prints both.
+independent ones have sketches at nearly right angles. `tests/together/test_sketch.py` holds both apart.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from typing import Any
 from marketplace.catalog.copying import CHEAP_COPY_NANO_USD
 from marketplace.catalog.intervals import wilson
 from marketplace.publishing.checks.findings import PRICE, Finding
+from protocol.money import usd
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,6 @@ def price_findings(copy_nano_usd: int | None, rate: int = 0) -> list[Finding]:
     """
     if copy_nano_usd is None or copy_nano_usd >= CHEAP_COPY_NANO_USD:
         return []
-    cost = f"${copy_nano_usd / 1e9:.2f}" if copy_nano_usd >= 10**7 else "less than a cent"
+    cost = usd(copy_nano_usd) if copy_nano_usd >= 10**7 else "less than a cent"
     message = f"At its price, the answers that are enough for a copy of it cost {cost}."
     return [Finding(PRICE, message, amount=rate)]

@@ -39,7 +39,7 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "How it is built",
         (
             *("structure", "words", "protocol", "package-format", "ledger", "throughput", "scheduling"),
-            *("speculation", "adapter-memory"),
+            *("speculation", "adapter-memory", "figures"),
         ),
     ),
 )

@@ -27,17 +27,14 @@ from marketplace.web.act_words import ACT_WORDS
 from marketplace.web.figures import BadFigure, redrawn
 from marketplace.web.menu import WITHIN
 from marketplace.web.wording import BANK_REASONS, DISPUTE_REASONS, ENDS, LABELS, TONES
+from protocol import money
 
 register = template.Library()
 _WOODS = ("oak", "maple", "walnut", "padauk", "moss", "indigo")
 
 
-def format_usd(amount: int, *, digits: int, minimum: int = 2) -> str:
-    """`amount` counted in 10^-digits dollars, exactly, with at least `minimum` decimals: 1500, 9 → $0.0000015."""
-    sign = "−" if amount < 0 else ""
-    whole, fraction = divmod(abs(int(amount)), 10**digits)
-    text = f"{fraction:0{digits}d}".rstrip("0").ljust(minimum, "0")
-    return f"{sign}${whole:,}.{text}"
+def _usd(amount: int, unit: int = money.NANO) -> str:
+    return money.usd(int(amount), unit, minus="−")
 
 
 @register.simple_tag
@@ -49,7 +46,7 @@ def switched_off(name: str, organization_id: UUID) -> str:
 @register.filter
 def usd(nano: Any) -> str:
     """Nano-dollars, exactly."""
-    return "" if nano in (None, "") else format_usd(int(nano), digits=9)
+    return "" if nano in (None, "") else _usd(nano)
 
 
 @register.filter
@@ -61,7 +58,7 @@ def in_unit(value: int, unit: str) -> str:
 @register.filter
 def usd_pico(pico: Any) -> str:
     """Pico-dollars, exactly: the price of a token is a whole number of them."""
-    return "" if pico in (None, "") else format_usd(int(pico), digits=12)
+    return "" if pico in (None, "") else _usd(pico, 12)
 
 
 @register.filter
@@ -74,15 +71,15 @@ def usd_cents(nano: Any) -> str:
         return ""
     amount = int(nano)
     if abs(amount) < 10**7:
-        return format_usd(amount, digits=9)
+        return _usd(amount)
     cents = abs(amount) // 10**7
-    return format_usd(-cents if amount < 0 else cents, digits=2)
+    return _usd(-cents if amount < 0 else cents, money.CENTS)
 
 
 @register.filter
 def usd_micro(micro: Any) -> str:
     """Micro-dollars, exactly: the unit of prices per million tokens."""
-    return "" if micro in (None, "") else format_usd(int(micro), digits=6)
+    return "" if micro in (None, "") else _usd(micro, 6)
 
 
 def _decimal(bps: int, digits: int) -> str:
@@ -183,7 +180,7 @@ def shortened(text: Any) -> str:
 @register.filter
 def cents(amount: Any) -> str:
     """Whole cents."""
-    return format_usd(int(amount), digits=2)
+    return _usd(amount, money.CENTS)
 
 
 @register.filter

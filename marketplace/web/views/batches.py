@@ -18,7 +18,7 @@ from marketplace.accounts.errors import NotFound, Refusal
 from marketplace.jobs import batches as services
 from marketplace.jobs import files, selectors
 from marketplace.jobs.content import read_chunk
-from marketplace.jobs.errors import BadLines
+from marketplace.jobs.errors import BadLines, TooManyModels
 from marketplace.jobs.models import Batch, File
 from marketplace.jobs.quotes import quote_file
 from marketplace.vault.answer_keys import AnswerCipher
@@ -68,7 +68,11 @@ def batch_file(request: HttpRequest, acting: Acting, file_id: UUID) -> HttpRespo
     file = _owned_file(acting, file_id)
     if file.purpose != File.Purpose.BATCH:
         raise Http404("no file of requests")
-    quote = quote_file(organization=acting.organization, file=file)
+    try:
+        quote = quote_file(organization=acting.organization, file=file)
+    except TooManyModels as refusal:
+        show_as_message(request, refusal, prefix="This file cannot be a batch:")
+        return redirect("web:batches")
     form = StartBatchForm.for_quote(quote, request.POST or None)
     if request.method == "POST" and form.is_valid():
         try:

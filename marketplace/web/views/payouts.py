@@ -18,7 +18,6 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from billing.errors import PaymentProviderUnavailable
 from billing.models import Payout, PayoutAccount
-from billing.papers.document import dollars
 from billing.payouts import selectors
 from billing.payouts.accounts import open_dashboard, open_onboarding, refresh_account, set_terms
 from billing.payouts.errors import NoPayoutAccount
@@ -29,6 +28,7 @@ from marketplace.web.acting import Acting, member_page
 from marketplace.web.forms import PayoutForm, PayoutTermsForm
 from marketplace.web.refusals import show_as_message, show_in_form
 from marketplace.web.templatetags.intarsia import cents
+from protocol.money import decimal
 
 UNREACHABLE = "Stripe cannot be reached now. Nothing changed; try again in a minute."
 
@@ -128,10 +128,10 @@ def payout_csv(request: HttpRequest, acting: Acting, payout_id: UUID) -> HttpRes
     out = io.StringIO()
     writer = csv.writer(out)
     writer.writerow(("day_utc", "movement", "count", "amount_usd"))
-    writer.writerow(("", "opening balance", "", dollars(statement.opening_nano_usd)))
+    writer.writerow(("", "opening balance", "", decimal(statement.opening_nano_usd)))
     for line in statement.lines:
-        writer.writerow((line.day, line.kind, line.movements, dollars(line.amount_nano_usd)))
-    writer.writerow(("", "closing balance", "", dollars(statement.closing_nano_usd)))
+        writer.writerow((line.day, line.kind, line.movements, decimal(line.amount_nano_usd)))
+    writer.writerow(("", "closing balance", "", decimal(statement.closing_nano_usd)))
     name = f"{acting.organization.slug}-payout-{found.created_at:%Y-%m-%d}-{str(found.pk)[:8]}.csv"
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
     return HttpResponse(out.getvalue(), content_type="text/csv; charset=utf-8", headers=headers)

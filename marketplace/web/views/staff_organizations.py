@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
@@ -24,6 +23,7 @@ from marketplace.operations.refunds import FoundPrediction, FoundTopUp
 from marketplace.web.operator_forms import FindForm, RefundForm, SearchForm, SuspensionForm
 from marketplace.web.refusals import show_as_message, show_in_form
 from marketplace.web.views.staff import operators_only, staff_of
+from protocol.money import decimal
 
 PAGE_SIZE = 50
 
@@ -136,8 +136,8 @@ def _page(request: HttpRequest, found: Organization, form: SuspensionForm, *, st
 def _all_of(found: FoundPrediction | FoundTopUp | None) -> str:
     """Return the dollars that can go back, as digits: most refunds are of everything, and nobody counts nine zeros."""
     if isinstance(found, FoundPrediction):
-        return f"{Decimal(found.left_nano_usd) / 10**9:f}"
-    return f"{Decimal(found.left_cents) / 100:.2f}" if found else ""
+        return decimal(found.left_nano_usd).rstrip("0").rstrip(".")
+    return decimal(found.left_cents * 10**7, 2) if found else ""
 
 
 def _refund_page(

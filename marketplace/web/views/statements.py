@@ -15,7 +15,6 @@ from django.views.decorators.http import require_safe
 
 from billing import account_statements as billing
 from billing.papers.csv_file import safe_text
-from billing.papers.document import dollars
 from billing.papers.download import download
 from billing.papers.pdf import pdf_file
 from billing.papers.statements import organization_statement
@@ -23,6 +22,7 @@ from marketplace.accounts.errors import Refusal
 from marketplace.accounts.models import Organization
 from marketplace.web.acting import Acting, member_page
 from marketplace.web.refusals import show_as_message
+from protocol.money import decimal
 
 # About 10 MB: larger months are read through the API, page by page.
 MAX_CSV_LINES = 100_000
@@ -101,15 +101,15 @@ def _csv(organization: Organization, month: date) -> str:
     writer.writerow(COLUMNS)
     for statement in found:
         account = statement.account_kind
-        writer.writerow(("", "", account, "opening balance", "", "", dollars(statement.opening_nano_usd)))
+        writer.writerow(("", "", account, "opening balance", "", "", decimal(statement.opening_nano_usd)))
         # The balance is of this file's lines: a month that is open may have got more since its opening was read.
         after, balance = 0, statement.opening_nano_usd
         while lines := billing.statement_lines(organization, account, month, after=after, limit=billing.MAX_LINES):
             for line in lines:
                 time = line.booked_at.strftime("%Y-%m-%d %H:%M:%S")
                 texts = (safe_text(line.reference), safe_text(line.memo))
-                writer.writerow((line.sequence, time, account, line.kind, *texts, dollars(line.amount_nano_usd)))
+                writer.writerow((line.sequence, time, account, line.kind, *texts, decimal(line.amount_nano_usd)))
                 balance += line.amount_nano_usd
             after = lines[-1].sequence
-        writer.writerow(("", "", account, "closing balance", "", "", dollars(balance)))
+        writer.writerow(("", "", account, "closing balance", "", "", decimal(balance)))
     return out.getvalue()

@@ -10,11 +10,12 @@ from decimal import Decimal
 import pytest
 
 from billing.papers.csv_file import csv_file, safe_text
-from billing.papers.document import Column, Document, Party, Table, dollars
+from billing.papers.document import Column, Document, Party, Table
 from billing.papers.letters import unprintable
 from billing.papers.pdf import pdf_file
 from billing.papers.profiles import ProfileText
 from marketplace.accounts.errors import InvalidInput
+from protocol.money import decimal
 from tests.billing.papers.support import text_of
 
 DAY = date(2026, 11, 25)
@@ -72,7 +73,7 @@ def test_letters_of_the_east_are_in_the_text_and_those_without_a_font_are_named(
 )
 def test_amounts_are_exact(nano: int, decimals: int, text: str) -> None:
     assert document(amount=nano).decimals == decimals
-    assert dollars(nano, decimals) == text
+    assert decimal(nano, decimals) == text
     assert Decimal(text) * 10**9 == nano
 
 

@@ -17,6 +17,7 @@ import json
 from django.conf import settings
 from django.utils import timezone
 from marketplace.accounts.models import Organization
+from marketplace.accounts.services import create_api_key
 from marketplace.catalog.models import Model, Price, Version
 from marketplace.catalog.services import register_base
 from marketplace.vault.identities import Terms, issue_credential
@@ -29,7 +30,9 @@ for slug, fingerprint in BASES:
     Price.objects.create(model=model, input_micro_usd_per_mtok=1_000_003, cached_input_micro_usd_per_mtok=100_001,
         output_micro_usd_per_mtok=3_000_007, per_prediction_nano_usd=5_000_501)
     credentials[slug] = issue_credential(name=slug, terms=Terms(base, "127.0.0.1"))
-print(json.dumps({"database_url": settings.ENV.database_url, "credentials": credentials}))
+poor, _ = Organization.objects.get_or_create(slug="penniless", defaults={"name": "Penniless"})
+_, key = create_api_key(organization=poor, name="drain", scopes=["predict"], created_by=None)
+print(json.dumps({"database_url": settings.ENV.database_url, "credentials": credentials, "penniless_key": key}))
 """
 
 
@@ -40,10 +43,12 @@ def fingerprint_of(slug: str) -> str:
 
 @dataclass(frozen=True)
 class Market:
-    """The scripted replicas by slug, not booted yet, and a database URL that may read the books."""
+    """The scripted replicas by slug, not booted yet, a database URL that may read the books, and the API key of an
+    organization without money."""
 
     replicas: dict[str, ScriptedReplica]
     database_url: str
+    penniless_key: str
 
 
 def open_market(platform: Platform, *slugs: str) -> Market:
@@ -60,4 +65,4 @@ def open_market(platform: Platform, *slugs: str) -> Market:
         folder.mkdir(parents=True)
         (folder / "credential").write_text(made["credentials"][slug])
         replicas[slug] = ScriptedReplica(slug, fingerprint, Enrolment(platform.url, slug, fingerprint, folder))
-    return Market(replicas, made["database_url"])
+    return Market(replicas, made["database_url"], made["penniless_key"])

@@ -19,6 +19,7 @@ import psycopg
 from tests.end_to_end.faults.audit import Outage, Verdict, audit
 from tests.end_to_end.faults.calls import Call, Client, body_of
 from tests.end_to_end.faults.clerk import Clerk
+from tests.end_to_end.faults.hostile import Attack, Hostile
 from tests.end_to_end.faults.market import open_market
 from tests.end_to_end.faults.rows import open_holds, open_payouts, read_rows
 from tests.end_to_end.faults.scripted_replica import Script, ScriptedReplica
@@ -49,12 +50,21 @@ class FaultRun:
         self._leaving: ScriptedReplica | None = None
         self._database_url = ""
         self._clerk = Clerk(platform, seed=seed)
+        self._hostile: Hostile | None = None
+        self.attacks: list[Attack] = []
 
     async def prepare(self) -> None:
         """Open the market, enrol the scripted replicas, and let the clerk begin: it works through all that follows."""
         await asyncio.to_thread(self._platform.account.top_up, CREDIT_CENTS)
         market = await asyncio.to_thread(open_market, self._platform, SCRIPTED, LEAVING)
         self._database_url = market.database_url
+        self._hostile = Hostile(
+            self._platform,
+            model=REAL_MODEL,
+            neighbour=lambda: self.client.raw("neighbour", self.real(stream=True, max_tokens=4)),
+            penniless_key=market.penniless_key,
+            seed=self._seed,
+        )
         self._scripted, self._leaving = market.replicas[SCRIPTED], market.replicas[LEAVING]
         await asyncio.gather(self._scripted.boot(), self._leaving.boot())
         await self._until_it_answers()
@@ -66,6 +76,11 @@ class FaultRun:
         for replica in (self._scripted, self._leaving):
             if replica is not None:
                 await replica.stop()
+
+    @property
+    def hostile_calls(self) -> list[Call]:
+        """Return the predictions that the hostile tenant asked for."""
+        return [] if self._hostile is None else self._hostile.calls
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
@@ -120,6 +135,13 @@ class FaultRun:
         ]
         self.counted.update(kind for kind, _ in faults)
         await asyncio.gather(*honest, *(call for _, call in faults))
+
+    async def attack(self, *, bodies: int, rounds: int) -> None:
+        """Let the hostile tenant do all that it can while the neighbour works on."""
+        assert self._hostile is not None
+        attack = await self._hostile.attack(bodies=bodies, rounds=rounds)
+        self.counted.update({f"attack: {kind}": count for kind, count in attack.counted.items()})
+        self.attacks.append(attack)
 
     # -- deaths ------------------------------------------------------------------------------------------------------
 
@@ -218,6 +240,7 @@ class FaultRun:
     async def short(self) -> None:
         """Every kind of fault once: the edges, a removal, a crash, and the death of each process under load."""
         await self.edges()
+        await self.attack(bodies=100, rounds=2)
         await self.remove_a_replica()
         await self.crash_scripted()
         await self.kill("web")
@@ -240,15 +263,17 @@ class FaultRun:
             await asyncio.sleep(0.5)
         rows = await asyncio.to_thread(read_rows, self._database_url, self._began)
         assert self._scripted is not None
-        return audit(
+        verdict = audit(
             rows,
-            self.client.calls,
+            [*self.client.calls, *self.hostile_calls],
             self._outages,
             errands=self._clerk.errands,
             transfers=await asyncio.to_thread(self._clerk.transfers),
             close_seconds=close_seconds,
             expected_incidents=self._scripted.lied,
         )
+        verdict.faults += [one for attack in self.attacks for one in attack.contradictions]
+        return verdict
 
 
 def _at(tokens: int) -> Callable[[int], bool]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from datetime import timedelta
 from typing import Any
 
@@ -173,3 +175,35 @@ def test_an_organization_has_few_webhooks_and_deletes_its_own_alone(organization
     with pytest.raises(InvalidInput, match="already"):
         webhooks.create_webhook(organization=organization, url="https://a.example/1")
     assert Webhook.objects.filter(organization=organization).count() == 4
+
+
+def test_an_organization_with_hundreds_of_deliveries_takes_few_places_of_a_round(
+    organization: Organization, hook: Webhook, answers
+) -> None:
+    other = make_organization()
+    webhooks.create_webhook(organization=other, url="https://b.example/events", events=[DONE])
+    for _ in range(delivery.BATCH + 20):
+        emit(organization=organization, kind=DONE, data={})
+    emit(organization=other, kind=DONE, data={})  # the last of all
+    assert send_alerts() == delivery.OF_ONE + 1
+    assert [one["url"] for one in answers].count("https://b.example/events") == 1
+    assert send_alerts() == delivery.OF_ONE, "the rest follows"
+
+
+def test_posts_that_hang_keep_no_others_place(organization: Organization, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once: Counter[Any] = Counter()
+    most: Counter[Any] = Counter()
+
+    async def post(webhook: Webhook, **message: Any) -> Outcome:
+        at_once[webhook.organization_id] += 1
+        most[webhook.organization_id] = max(most[webhook.organization_id], at_once[webhook.organization_id])
+        await asyncio.sleep(0.01)
+        at_once[webhook.organization_id] -= 1
+        return Outcome(None, 204)
+
+    monkeypatch.setattr(delivery, "post", post)
+    webhooks.create_webhook(organization=organization, url="https://a.example/events", events=[DONE])
+    for _ in range(delivery.OF_ONE):
+        emit(organization=organization, kind=DONE, data={})
+    assert send_alerts() == delivery.OF_ONE
+    assert most == {organization.pk: delivery.POSTS.share}

@@ -12,6 +12,7 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.utils import timezone
 
+from billing import selectors
 from marketplace.accounts.errors import Conflict, InvalidInput
 from marketplace.accounts.models import Organization
 from marketplace.calls import ChatAnswer
@@ -19,7 +20,9 @@ from marketplace.catalog.models import Model, Price, Version
 from marketplace.evals.guard_odds import GuardOdds, NoThreshold
 from marketplace.evals.models import EvalRun, ModelGuard
 from marketplace.evals.runs import remove_guard, start_run
+from marketplace.gateway import attack_guards
 from marketplace.guards.attacks import LEAST_ROWS, threshold_for
+from tests.billing.support import hold_request, make_organization, place
 from tests.marketplace.evals.conftest import CANARY, CONTRACT, fund, rows, upload_set, work
 from tests.marketplace.gateway.conftest import FUNDS, UNTOUCHED, World, money, until_closed
 
@@ -72,6 +75,26 @@ async def guarded(world: World, folder: Path) -> ModelGuard:
     return await sync_to_async(ModelGuard.objects.get)(model=world.model)
 
 
+def wallet(organization: Organization) -> int:
+    return selectors.wallet(organization).available
+
+
+def empty(organization: Organization) -> None:
+    """Set all that is left aside for something else."""
+    place(hold_request(organization, make_organization(), amount_nano_usd=wallet(organization)))
+
+
+def dearer(per_prediction: int) -> None:
+    """Let the guard's next price begin now."""
+    Price.objects.create(
+        model=Model.objects.get(slug="watch"),
+        input_micro_usd_per_mtok=100_000,
+        cached_input_micro_usd_per_mtok=10_000,
+        output_micro_usd_per_mtok=100_000,
+        per_prediction_nano_usd=per_prediction,
+    )
+
+
 async def ask(world: World, text: str, **changes: Any) -> tuple[int, dict[str, Any]]:
     body = world.body(messages=[{"role": "user", "content": text}], **changes)
     async with world.http.post("/v1/chat/completions", json=body) as answer:
@@ -87,7 +110,7 @@ async def test_the_threshold_comes_from_honest_rows_and_flags_at_most_one_of_200
     assert (await money(api))["posted"] == FUNDS, "the customer pays nothing of it"
 
 
-async def test_an_attack_is_refused_before_any_hold_and_the_creator_pays_the_guard(api: World, tmp_path: Path) -> None:
+async def test_an_attack_is_refused_for_nothing_and_the_creator_pays_the_guard(api: World, tmp_path: Path) -> None:
     await guarded(api, tmp_path)
     before, asked = await money(api), len(api.replica.served)
     status, answer = await ask(api, f"A bill. {ATTACK}")
@@ -109,6 +132,68 @@ async def test_an_honest_text_is_answered_and_charged_once_to_its_caller(api: Wo
         str(api.creator.pk),
         str(api.consumer.pk),
     ]
+
+
+async def test_a_caller_without_credit_makes_nobody_pay_a_guard(api: World, tmp_path: Path) -> None:
+    await guarded(api, tmp_path)
+    await sync_to_async(empty)(api.consumer)
+    asked, before = len(api.replica.served), await sync_to_async(wallet)(api.creator)
+    for text in (f"A bill. {ATTACK}", "hello"):
+        status, answer = await ask(api, text)
+        assert (status, answer["error"]["code"]) == (402, "insufficient_funds")
+    assert len(api.replica.served) == asked and await sync_to_async(wallet)(api.creator) == before
+
+
+async def test_a_call_that_its_replica_refuses_makes_nobody_pay_a_guard(api: World, tmp_path: Path) -> None:
+    await guarded(api, tmp_path)
+    before = await sync_to_async(wallet)(api.creator)
+    api.replica.script = ["normal", "bad_grammar"]  # the guard's answer, and the model's
+    status, _ = await ask(api, "hello", max_tokens=24)
+    assert status == 400
+    await until_closed(api)
+    assert await sync_to_async(wallet)(api.creator) == before
+
+
+async def test_a_creator_without_credit_lets_paying_callers_pass_who_then_pay_the_guard(
+    api: World, tmp_path: Path
+) -> None:
+    await guarded(api, tmp_path)
+    await sync_to_async(empty)(api.creator)
+    before, asked = await money(api), len(api.replica.served)
+    status, answer = await ask(api, "hello", max_tokens=24)
+    assert status == 200, answer
+    assert {claims["organization_id"] for claims in api.replica.served[asked:]} == {str(api.consumer.pk)}
+    assert before["posted"] - (await money(api))["posted"] > answer["usage"]["cost_nano_usd"]
+    status, answer = await ask(api, f"A bill. {ATTACK}")
+    assert (status, answer["error"]["code"]) == (400, "guard_refused"), "nothing passes unjudged"
+
+
+async def test_a_caller_has_so_many_refused_texts_a_day_with_all_that_belong_to_it(
+    api: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await guarded(api, tmp_path)
+    monkeypatch.setattr(attack_guards, "REFUSED_PER_DAY", 2)
+    before = await sync_to_async(wallet)(api.creator)
+    for _ in range(2):
+        assert (await ask(api, f"A bill. {ATTACK}"))[0] == 400
+    await until_closed(api)
+    paid = await sync_to_async(wallet)(api.creator)
+    asked = len(api.replica.served)
+    assert paid < before
+    status, answer = await ask(api, f"Another bill. {ATTACK}")
+    assert (status, answer["error"]["code"]) == (429, "guard_refusals_exhausted")
+    assert len(api.replica.served) == asked and await sync_to_async(wallet)(api.creator) == paid
+    assert (await money(api))["held"] == 0
+
+
+async def test_a_guard_that_costs_far_more_than_the_call_is_not_asked(api: World, tmp_path: Path) -> None:
+    await guarded(api, tmp_path)
+    asked = len(api.replica.served)
+    await sync_to_async(dearer)(50_000_000)
+    api.gateway._offers._rows._entries.clear()
+    status, answer = await ask(api, "hello")
+    assert (status, answer["error"]["code"]) == (400, "too_long_to_guard")
+    assert len(api.replica.served) == asked and (await money(api))["held"] == 0
 
 
 async def test_a_guard_that_cannot_be_asked_refuses_everything_for_free(api: World, tmp_path: Path) -> None:

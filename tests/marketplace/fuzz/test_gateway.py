@@ -19,8 +19,9 @@ from billing.models import Account, LedgerTransaction, Lot
 from marketplace.accounts.services import create_api_key
 from marketplace.api.description import description
 from marketplace.api.predictions import OPERATIONS
-from serving.http.errors import ApiError
-from serving.http.schema import ChatBody, CompletionBody, EmbeddingBody, parse
+from protocol.errors import RequestRefused
+from protocol.requests.bodies import ChatBody, CompletionBody, EmbeddingBody
+from protocol.requests.parsing import parse
 from tests.eighths import Pick, picked
 from tests.marketplace.fuzz.cases import operations_of, problems_of, put_known
 from tests.marketplace.gateway.scripted_replica import ScriptedReplica
@@ -49,8 +50,9 @@ def _replica_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     ) -> web.StreamResponse:
         try:
             parse(json.dumps(body).encode(), BODIES[request.path])
-        except ApiError as error:
-            return web.json_response(error.envelope, status=error.status)
+        except RequestRefused as refused:
+            error = {"message": refused.message, "type": "invalid_request_error", "param": refused.param}
+            return web.json_response({"error": error | {"code": refused.code}}, status=refused.status)
         return await answer(self, request, mode, body, claims)
 
     monkeypatch.setattr(ScriptedReplica, "_answer", read_first)

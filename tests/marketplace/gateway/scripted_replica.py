@@ -159,6 +159,9 @@ class ScriptedReplica:
         if mode == "refuse":
             error = {"message": "queue full", "type": "rate_limit_error", "code": "queue_full", "param": None}
             return web.json_response({"error": error}, status=429, headers={"retry-after": "3"})
+        if mode == "bad_grammar":
+            error = {"message": "it does not parse", "type": "invalid_request_error", "code": "invalid_grammar"}
+            return web.json_response({"error": error}, status=400)
         if mode == "no_such_ticket":
             error = {"message": "the ticket has expired", "type": "authentication_error", "code": "invalid_ticket"}
             return web.json_response({"error": error}, status=401)

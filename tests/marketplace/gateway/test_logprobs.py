@@ -19,10 +19,6 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     (CHAT, {"logprobs": True}),
     (CHAT, {"logprobs": True, "stream": True}),
     (CHAT, {"logprobs": True, "top_logprobs": 0}),
-    (CHAT, {"top_logprobs": 5}),
-    (CHAT, {"logprobs": False, "top_logprobs": 1}),
-    (CHAT, {"logprobs": 0}),
-    (CHAT, {"logprobs": [], "stream": False}),
     (CHAT, {"confidence": True}),
     (CHAT, {"confidence": True, "stream": True}),
     (CHAT, {"confidence": True, "use_beam_search": True, "n": 4, "temperature": 0}),
@@ -41,6 +37,12 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     (TEXT, {"prompt": "hi", "logprobs": 5, "stream": True}),
     (TEXT, {"prompt": ["hi", "ho"], "logprobs": 1, "echo": True, "max_tokens": 0}),
     (TEXT, {"prompt": [1, 2], "logprobs": 0, "logit_bias": {"5": 1}}),
+]
+MISSPELT: list[dict[str, Any]] = [
+    {"top_logprobs": 5},
+    {"logprobs": False, "top_logprobs": 1},
+    {"logprobs": 0},
+    {"logprobs": [], "stream": False},
 ]
 ALLOWED: list[tuple[str, dict[str, Any]]] = [
     (CHAT, {"logprobs": None, "top_logprobs": None}),
@@ -64,6 +66,13 @@ async def status(world: World, path: str, changes: dict[str, Any]) -> tuple[int,
             await answer.read()
             return 200, None
         return answer.status, (await answer.json())["error"]
+
+
+async def test_what_no_reader_takes_for_a_wish_is_refused_by_its_form(world: World) -> None:
+    for changes in MISSPELT:
+        code, error = await status(world, CHAT, changes)
+        assert (code, error["code"]) == (400, "invalid_value") and "logprobs" in error["param"], changes
+        assert await money(world) == UNTOUCHED | {"holds": []} and not world.replica.served, changes
 
 
 async def test_they_are_refused_before_anything_is_held(world: World) -> None:

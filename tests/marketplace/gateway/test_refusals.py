@@ -25,7 +25,6 @@ NONSENSE = [
     b"[]",
     b"{nonsense",
     b'{"model": 3, "messages": [{"role":"user","content":"x"}]}',
-    b'{"model": "no-slash", "messages": [{"role":"user","content":"x"}]}',
     b'{"model": "maker/thing"}',
     b'{"model": "maker/thing", "messages": []}',
     b'{"model": "maker/thing", "messages": ["x"]}',

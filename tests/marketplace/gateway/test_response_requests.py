@@ -45,7 +45,7 @@ IMAGE = {"type": "input_image", "image_url": "https://example.com/x.png"}
         ({"text": {"format": {"type": "json_schema"}}}, "text.format", "invalid"),
         ({"previous_response_id": "x"}, "previous_response_id", "invalid"),
         ({"store": 1}, "store", "invalid"),
-        ({"model": 7}, "model", "invalid"),
+        ({"model": 7}, "model", "invalid_value"),
     ],
 )
 def test_requests_that_mean_something_else_are_refused_by_name(changes: Any, param: str, code: str) -> None:

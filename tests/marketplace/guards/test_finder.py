@@ -11,8 +11,7 @@ import pytest
 from marketplace.guards import finder as finder_module
 from marketplace.guards.finder import (
     MAX_CHARACTERS,
-    MAX_WAITING,
-    MAX_WAITING_OF_ONE,
+    SEARCHES,
     Finder,
     FinderBusy,
     FinderFailed,
@@ -131,31 +130,31 @@ async def test_a_missing_package_is_said(tmp_path: Path, monkeypatch: pytest.Mon
     finder.close()
 
 
-async def test_the_queue_is_short_and_shorter_for_each_organization(
+async def test_the_queue_of_an_organization_is_short_and_others_come_in_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(finder_module, "_PROGRAM", program(tmp_path, "import time; time.sleep(60)"))
     finder = Finder()
     waiting = []
 
-    def start(asker: int) -> None:
+    def start(asker: str) -> None:
         waiting.append(asyncio.ensure_future(finder.find(["email"], ["bob@example.com"], asker=asker)))
 
-    for _ in range(MAX_WAITING_OF_ONE):
-        start(0)
+    for _ in range(1 + SEARCHES.waiting):
+        start("hostile")
     await asyncio.sleep(0)
     with pytest.raises(FinderBusy):
-        await finder.find(["email"], ["bob@example.com"], asker=0)
-    for number in range(MAX_WAITING - MAX_WAITING_OF_ONE):
-        start(1 + number)
+        await finder.find(["email"], ["bob@example.com"], asker="hostile")
+    start("another")
     await asyncio.sleep(0)
-    with pytest.raises(FinderBusy):
-        await finder.find(["email"], ["bob@example.com"], asker="another")
+    assert not waiting[-1].done(), "the queue of one organization is no other's"
     for one in waiting[1:]:
         one.cancel()
     await asyncio.sleep(0.01)
-    assert finder._waiting.total() == 1, "only the search in progress keeps its place"
+    assert finder._thread.shares.held.total() == 1, "only the search in progress keeps its place"
+    assert not finder._thread.shares.waiting("hostile")
     finder.close()
+    finder._stop()
     with pytest.raises(FinderFailed):
         await waiting[0]
 

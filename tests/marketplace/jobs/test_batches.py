@@ -132,7 +132,7 @@ async def test_lines_that_are_refused_or_cannot_be_paid_are_errors_of_their_own(
     assert found == {
         "row-1": ("insufficient_credit", 402),
         "row-2": ("model_not_found", 404),
-        "row-3": ("invalid", 400),
+        "row-3": ("invalid_value", 400),
     }
     assert [row["custom_id"] for row in await rows_in(client, done.output_file_id)] == ["row-4"]
     assert (await money(api))["posted"] == FUNDS - COST

@@ -11,7 +11,7 @@ from asgiref.sync import sync_to_async
 from tests.marketplace.gateway.conftest import FUNDS, World, money
 from tests.marketplace.jobs.conftest import CHAT, work
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.django_db(transaction=True)]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 async def test_a_line_for_an_unknown_model_fails_alone(api: World, client: openai.OpenAI) -> None:

@@ -139,7 +139,7 @@ def market(db: None, monkeypatch: pytest.MonkeyPatch) -> Market:
     version.contract = {
         "instruction_tokens": 10,
         "max_tokens": 24,
-        "output_schema": {"type": "object"},
+        "output_schema": {"enum": ["dining", "income"]},
         "messages": "single",
         "system": "replace",
         "logprobs": "none",

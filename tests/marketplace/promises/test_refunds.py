@@ -281,3 +281,14 @@ def _pay_out(seller: object) -> None:
         reference=str(uuid.uuid4()),
         lines=[Line(reserve, -amount), Line(transit, amount)],
     )
+
+
+def test_a_caller_whose_messages_make_answers_too_long_breaks_no_promise(market: Market) -> None:
+    market.version.contract |= {"output_schema": {"type": "object", "properties": {"why": {"type": "string"}}}}
+    market.version.save(update_fields=["contract"])
+    market.promise(PromiseKind.VALID, 9_000)
+    buyer = market.buyer()
+    for _ in range(12):
+        market.cut_off(buyer)
+    assert services.keep_promises(now=AFTERWARDS) == 1
+    assert not Refund.objects.exists() and Month.objects.get().calls == 0

@@ -51,8 +51,9 @@ def test_bounds_and_models_that_cannot_be_promised_are_refused(market: Market) -
     for kind, bound in ((PromiseKind.TTFT, 49), (PromiseKind.VALID, 4_999), (PromiseKind.VALID, 9_991)):
         with pytest.raises(InvalidInput):
             services.set_promise(model=market.model, kind=kind, bound=bound)
-    market.version.contract = {"output_schema": None, "max_tokens": 24}
-    market.version.save(update_fields=["contract"])
-    with pytest.raises(NothingToPromise):
-        services.set_promise(model=market.model, kind=PromiseKind.VALID, bound=9_000)
+    for schema in (None, {"type": "object"}, {"type": "string", "maxLength": 9_000}, {"type": "integer"}):
+        market.version.contract = {"output_schema": schema, "max_tokens": 24}
+        market.version.save(update_fields=["contract"])
+        with pytest.raises(NothingToPromise):
+            services.set_promise(model=market.model, kind=PromiseKind.VALID, bound=9_000)
     assert not Promise.objects.exists()

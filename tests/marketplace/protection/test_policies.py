@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from benchmarks.extraction import KINDS, LATEST, Kind, simulate
 from marketplace.protection.policies import (
     ALARM_AT,
     ASK_CALLS_PER_DAY,
@@ -23,6 +22,7 @@ from marketplace.protection.policies import (
     measure_of,
     pseudonym,
 )
+from tests.marketplace.protection.customers import KINDS, LATEST, Kind, simulate
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 NEW = Standing(first_seen_at=NOW)

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from benchmarks.ranking.attacks import ATTACKS
-from benchmarks.ranking.market import honest_market, undone
 from marketplace.catalog.models import Standing
 from tests.database import as_superuser
+from tests.marketplace.standing.attacks import ATTACKS
+from tests.marketplace.standing.market import honest_market, undone
 
 NOW = datetime(2026, 11, 25, 12, tzinfo=UTC)
 MODELS, BUYERS = 200, 2_000

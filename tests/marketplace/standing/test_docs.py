@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from benchmarks.ranking.attacks import ATTACKS
 from marketplace.standing import formula
 from marketplace.standing.shelf import ESTABLISHED_PAYERS, NEW_FOR, SHELF_SIZE
 from marketplace.web.model_cards import SHELF
+from tests.marketplace.standing.attacks import ATTACKS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "ranking.md").read_text()
 

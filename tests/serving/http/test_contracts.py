@@ -36,6 +36,33 @@ CONTRACTS: dict[str, dict[str, Any]] = {
     "append": LEAST | {"system": "append", "max_tokens": 5},
     "refuse": LEAST | {"system": "refuse", "logprobs": "open", "max_tokens": 5},
 }
+CONTRACTS["endless"] = SINGLE | {
+    "output": {
+        "schema": {
+            "type": "object",
+            "properties": {"a": {"enum": ["yes", "no"]}, "why": {"type": "string", "minLength": 400}},
+            "required": ["a", "why"],
+            "additionalProperties": False,
+        }
+    },
+    "examples": [],
+}
+STEERING: list[dict[str, Any]] = [
+    {"stop": ["zz"]},
+    {"logit_bias": {"5": -1}},
+    {"temperature": 0},
+    {"top_p": 0.9},
+    {"top_k": 5},
+    {"min_p": 0.1},
+    {"seed": 7},
+    {"presence_penalty": 0.5},
+    {"frequency_penalty": 0.5},
+    {"repetition_penalty": 0.2},
+    {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}},
+    {"response_format": {"type": "text"}},
+    {"speculation": False},
+    {"return_token_ids": True},
+]
 ASK = [{"role": "user", "content": "Is water wet?"}]
 BY_HAND = [{"role": "system", "content": INSTRUCTIONS}, *ASK]
 
@@ -208,11 +235,35 @@ async def test_an_answer_cut_off_by_its_own_contract_counts_no_tokens(contracted
             assert answer.json()["choices"][0]["finish_reason"] == reason == "length"
             return answer.json()["usage"]["completion_tokens"], usage.completion_tokens
 
-        assert await counted() == (3, 0)
-        assert await counted(max_tokens=9) == (9, 0)
-        assert await counted(max_tokens=2) == (2, 2)
-        assert await counted(stop=["zz"]) == (3, 3)
-        assert await counted(n=2) == (6, 0)
+        for plain in ({}, {"max_tokens": 3}, {"temperature": None, "n": 1, "seed": None}, {"metadata": {"a": "b"}}):
+            assert await counted(**plain) == (3, 0), plain
+        for limit in (2, 9):
+            assert await counted(max_tokens=limit) == (limit, limit)
+        assert await counted(n=2) == (6, 6)
+        for steering in STEERING:
+            assert await counted(**steering) == (3, 3), steering
+
+
+async def test_an_answer_that_already_delivers_its_choices_counts_although_its_end_is_missing(
+    contracted: Tiny,
+) -> None:
+    observer = Recorder()
+    async with serving(contracted, observer=observer) as server:
+        answer = await server.http.post("/v1/chat/completions", json={"model": "endless", "messages": ASK})
+        choice = answer.json()["choices"][0]
+        assert choice["finish_reason"] == "length" and '"a":' in choice["message"]["content"].replace(" ", "")
+        _, usage, _ = observer.finished[-1]
+        assert usage.completion_tokens == answer.json()["usage"]["completion_tokens"] > 0
+
+
+async def test_white_space_does_not_fill_an_answer_under_a_contract(contracted: Tiny) -> None:
+    async with serving(contracted) as server:
+        for steering in ({"repetition_penalty": 0.2}, {"temperature": 2.0, "frequency_penalty": -2.0}):
+            for seed in range(3):
+                body = {"model": "single", "messages": ASK, "seed": seed, **steering}
+                answer = (await server.http.post("/v1/chat/completions", json=body)).json()["choices"][0]
+                assert answer["finish_reason"] == "stop"
+                assert len(answer["message"]["content"]) <= len('{"a": "yes", "n": 1}')
 
 
 async def test_the_observer_is_told_which_answer_of_a_closed_set_was_given(contracted: Tiny) -> None:
@@ -236,7 +287,9 @@ async def test_the_observer_is_told_which_answer_of_a_closed_set_was_given(contr
         assert (await told("append"))[1] is None, "free text"
 
 
-async def test_a_beam_search_stays_within_the_contract_and_is_free_when_the_contract_cuts_it(contracted: Tiny) -> None:
+async def test_a_beam_search_stays_within_the_contract_and_is_paid_for_though_the_contract_cuts_it(
+    contracted: Tiny,
+) -> None:
     recorder = Recorder()
     async with serving(contracted, observer=recorder) as server:
 
@@ -251,7 +304,8 @@ async def test_a_beam_search_stays_within_the_contract_and_is_free_when_the_cont
         (best,) = await search("single")
         (cut,) = await search("short")
         assert cut["finish_reason"] == "length"
-    (_, four, _), (_, one, _), (_, none, _) = recorder.finished
-    assert four.completion_tokens == one.completion_tokens > 0 and none.completion_tokens == 0
+    (_, four, _), (_, one, _), (_, paid, _) = recorder.finished
+    assert paid.completion_tokens > 0
+    assert four.completion_tokens == one.completion_tokens > 0
     place = closed_answers(SCHEMA).index(canonical_answer(json.loads(best["message"]["content"])))
     assert recorder.answers == [None, place, None]

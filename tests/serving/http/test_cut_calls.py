@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from serving.http.errors import ApiError
+from protocol.errors import RequestRefused
+from protocol.requests.bodies import ChatBody
+from protocol.requests.parsing import parse
 from serving.http.prompts import chat_messages
-from serving.http.schema import ChatBody, parse
 from serving.tokenization.chat_template import ChatTemplate
 from tests.serving.http.server import Server, serving
 from tests.serving.http.test_tools import SETTINGS, roomy
@@ -117,6 +118,6 @@ def test_a_refusal_of_the_assistant_stays_in_the_conversation() -> None:
     ],
 )
 def test_parts_of_a_message_that_have_no_place_are_refused_by_name(message: dict[str, Any], param: str) -> None:
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(RequestRefused) as refused:
         rendered(message)
     assert (refused.value.status, refused.value.param) == (400, param)

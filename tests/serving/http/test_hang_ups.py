@@ -225,6 +225,12 @@ async def test_a_request_cancelled_before_the_engine_knows_it_is_refused_and_rep
 async def test_an_admitted_request_that_is_refused_later_is_reported_once(tiny: Tiny) -> None:
     recorder = Recorder()
     async with serving(tiny, observer=recorder) as server:
-        for body in (BODY | {"prompt": [5] * 600}, BODY | {"n": 0}, BODY | {"prompt": []}):
-            assert (await server.http.post("/v1/completions", json=body)).status_code == 400
+        refused_at_once: list[dict[str, object]] = [{"n": 0}, {"prompt": []}]  # by the body alone: never admitted
+        refused_later: list[dict[str, object]] = [
+            {"prompt": [5] * 600},
+            {"prompt": [10**6]},
+            {"guided_regex": "(", "ignore_eos": False},
+        ]
+        for changes in refused_at_once + refused_later:
+            assert (await server.http.post("/v1/completions", json=BODY | changes)).status_code == 400
         assert [(usage.total_tokens, reason) for _, usage, reason in recorder.finished] == [(0, "error")] * 3

@@ -8,9 +8,10 @@ from typing import Any, cast
 import jsonschema
 import pytest
 
-from serving.constraints import GrammarCompiler, GrammarSpec
+from protocol.requests.bodies import ChatBody
+from protocol.requests.parsing import parse
+from serving.constraints import GrammarSpec, TenantGrammars
 from serving.http import rules
-from serving.http.schema import ChatBody, parse
 from tests.serving.constraints.test_trials import ENDLESS, ENDLESS_LARK
 from tests.serving.http.server import serving
 from tests.serving.http.test_constrained import tokens_of
@@ -121,7 +122,7 @@ async def test_options_of_calls_do_not_depend_on_each_other(strict: bool | None,
     tools = [function("ping", {"type": "object"}, strict=strict)]
     text = json.dumps({"model": "m", "messages": HELLO, "tools": tools, "parallel_tool_calls": parallel})
     body = parse(text.encode(), ChatBody)
-    await rules.constraint(body, rules.tool_use(body), cast(GrammarCompiler, asked))
+    await rules.constraint(body, rules.tool_use(body), cast(TenantGrammars, asked))
     assert len(asked.specs) == (1 if strict or parallel is False else 0), "a free model costs no masks"
     if asked.specs:
         assert ("start: opened_call | rest" in asked.specs[0].text) == (parallel is False)

@@ -16,12 +16,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from protocol.encoding import body_sha256
 from protocol.receipts import Grant, verify_receipt
+from protocol.requests.bodies import EmbeddingBody
 from protocol.tickets import TICKET_HEADER
 from protocol.version import PROTOCOL_VERSION
 from serving.core import Usage
 from serving.http.admission import Admission, Ending, IncomingRequest
 from serving.http.errors import ApiError
-from serving.http.schema import EmbeddingBody
 from serving.platform import predictions
 from serving.platform.journal import UsageJournal
 from serving.platform.leases import LeaseTable

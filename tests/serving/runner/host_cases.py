@@ -7,12 +7,12 @@ import sys
 
 import torch
 
-from benchmarks.serving_host.device import Device, device
-from benchmarks.serving_host.replica import VOCAB, make_engine
-from benchmarks.serving_host.steps import Mix, run
 from serving.core import AdapterRef, Request, SamplingParams
 from serving.engine import Engine
 from serving.engine.warm_up import Anything
+from tests.serving.runner.host_device import Device, device
+from tests.serving.runner.host_replica import VOCAB, make_engine
+from tests.serving.runner.host_steps import Mix, run
 
 SEQUENCES, ROWS, ADAPTERS = 12, 96, 3
 # Of Triton's kernels beside the replay, with greedy tokens; torch's gather, logits and copies are not counted.

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
+from protocol.requests.bodies import ChatBody
+from protocol.requests.parsing import parse
 from serving.http.prompts import chat_messages
-from serving.http.schema import ChatBody, parse
 from serving.tokenization.chat_template import ChatTemplate, ChatTemplateError
 from serving.tokenization.tokenizer import Tokenizer
 from serving.tokenization.tools import Tool

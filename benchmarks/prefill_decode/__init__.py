@@ -1,1 +1,0 @@
-"""KV that one replica computes and another pulls over loopback (docs/prefill-decode.md)."""
