@@ -78,7 +78,7 @@ too_long_to_mask 400 the request is too long to be searched for personal data
 too_long_to_guard 400 the request is too long for the model's guard
 guard_refused 400 the model's guard refused the request
 contract_chat_only 400 the model's contract takes chats alone
-contract_logprobs 400 the model's contract offers no log-probabilities
+contract_logprobs 400 the model's contract does not tell the probabilities that the request asks for
 contract_system 400 the model's contract takes no system message
 contract_messages 400 the model's contract takes one user message
 contract_output 400 the model's contract has a form of answer of its own

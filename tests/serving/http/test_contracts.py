@@ -32,7 +32,7 @@ SINGLE = LEAST | {
 }
 CONTRACTS: dict[str, dict[str, Any]] = {
     "single": SINGLE,
-    "short": SINGLE | {"max_tokens": 3, "examples": []},
+    "short": SINGLE | {"logprobs": "open", "max_tokens": 3, "examples": []},
     "append": LEAST | {"system": "append", "max_tokens": 5},
     "refuse": LEAST | {"system": "refuse", "logprobs": "open", "max_tokens": 5},
 }
