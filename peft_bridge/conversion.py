@@ -92,7 +92,7 @@ def convert(loaded: LoadedAdapter, source: Path, out: Path, rank: int | None, *,
     found = [_error(path, layer, tensors) for path, layer in layers.items() if f"{path}.lora_A.weight" in tensors]
     conversion = Conversion(method, tuple(found))
     _refuse_bad(conversion)
-    config.target_modules = {one.module for one in found}  # a module may be without an update, or pruned
+    config.target_modules = sorted(one.module for one in found)  # a module may be without an update, or pruned
     config.task_type, config.inference_mode = "CAUSAL_LM", True
     config.base_model_name_or_path = _config(source).get("base_model_name_or_path")
     _write(out, source, lambda folder: config.save_pretrained(str(folder)), tensors)

@@ -39,6 +39,7 @@ _FOREIGN = (
     (b"BZh", "begins as bzip2: unpack the file first"),
     (b"\xfd7zXZ", "begins as xz: unpack the file first"),
     (b"PAR1", "begins as Parquet: save the rows as JSON lines"),
+    (b"version https://git-lfs", "is a pointer of Git LFS: fetch the file itself with `git lfs pull`"),
     (b"[", "begins a JSON list: write one JSON object in each line"),
 )
 

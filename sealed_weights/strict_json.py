@@ -11,6 +11,20 @@ from uuid import UUID
 
 from sealed_weights.errors import FormatError
 
+# How files begin that stand in another file's place: what they are, and what to do.
+_FOREIGN = (
+    (b"\xef\xbb\xbf", "begins with a byte order mark: save the file as UTF-8 without one"),
+    (b"\xff\xfe", "is UTF-16: save the file as UTF-8"),
+    (b"\x1f\x8b", "is gzip: unpack the file first"),
+    (b"PK\x03\x04", "is zip: unpack the file first"),
+    (b"version https://git-lfs", "is a pointer of Git LFS and not the file itself: fetch it with `git lfs pull`"),
+)
+
+
+def foreign_beginning(data: bytes) -> str | None:
+    """Return what a file is that stands in another's place, by its first bytes; None where they do not tell."""
+    return next((rule for mark, rule in _FOREIGN if data.startswith(mark)), None)
+
 
 class JsonRuleError(ValueError):
     """A rule of strict JSON is broken; the message is the rule."""
@@ -25,11 +39,11 @@ def parse_object(data: bytes, max_bytes: int) -> dict[str, Any]:
     except JsonRuleError:
         raise
     except UnicodeDecodeError:
-        raise JsonRuleError("must be UTF-8") from None
+        raise JsonRuleError(foreign_beginning(data) or "must be UTF-8") from None
     except RecursionError:
         raise JsonRuleError("must not be nested this deeply") from None
     except ValueError:
-        raise JsonRuleError("must be valid JSON") from None
+        raise JsonRuleError(foreign_beginning(data) or "must be valid JSON") from None
     if not isinstance(value, dict):
         raise JsonRuleError("must be a JSON object")
     return value

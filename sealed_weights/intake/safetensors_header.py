@@ -13,7 +13,7 @@ from typing import Any
 
 from sealed_weights.errors import IntakeError
 from sealed_weights.secret_memory import Buffer
-from sealed_weights.strict_json import JsonRuleError, parse_object
+from sealed_weights.strict_json import JsonRuleError, foreign_beginning, parse_object
 
 MAX_HEADER = 1 << 20
 MAX_TENSORS = 20_000
@@ -47,16 +47,18 @@ def parse_safetensors_header(buffer: Buffer) -> dict[str, TensorInfo]:
     view = memoryview(buffer).cast("B")
     if len(view) < 8:
         raise IntakeError(_FILE, "is shorter than a safetensors header")
+    foreign = foreign_beginning(bytes(view[:32]))  # a length may begin so too: it counts where there is no header
     header_length = int.from_bytes(view[:8], "little")
     if header_length > MAX_HEADER:
-        raise IntakeError(_FILE, f"header must be at most {MAX_HEADER} bytes (or this is not a safetensors file)")
+        rule = f"header must be at most {MAX_HEADER} bytes (or this is not a safetensors file)"
+        raise IntakeError(_FILE, foreign or rule)
     data_start = 8 + header_length
     if data_start > len(view):
-        raise IntakeError(_FILE, "ends inside its header")
+        raise IntakeError(_FILE, foreign or "ends inside its header")
     try:
         header = parse_object(bytes(view[8:data_start]), MAX_HEADER)
     except JsonRuleError as error:
-        raise IntakeError(f"{_FILE} header", str(error)) from None
+        raise IntakeError(_FILE if foreign else f"{_FILE} header", foreign or str(error)) from None
     if "__metadata__" in header:
         _check_metadata(header.pop("__metadata__"))
     if not 0 < len(header) <= MAX_TENSORS:

@@ -69,6 +69,7 @@ def test_a_bad_row_is_refused_by_number_and_rule_without_its_text(bad: Any, rule
         (gzip.compress, 1, "gzip"),
         (lambda raw: gzip.compress(raw)[:-9], 1, "gzip"),
         (lambda raw: b"PK\x03\x04" + raw, 1, "zip"),
+        (lambda raw: b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", 1, "Git LFS"),
         (lambda raw: json.dumps([json.loads(line) for line in raw.splitlines()], indent=1).encode(), 1, "JSON list"),
         (lambda raw: raw[:-9], 2, "one JSON object"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import pickle
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from sealed_weights import BaseSpec, IntakeError, check_adapter
+from sealed_weights.contract import parse_contract
 from tests.sealed_weights.factories import (
     BASE,
     BASE_FINGERPRINT,
@@ -194,6 +196,34 @@ def test_a_module_that_the_settings_name_and_the_file_lacks_is_refused(
 @pytest.mark.parametrize(("name", "path"), [("lm_head", "lm_head"), ("embed_tokens", "model.embed_tokens")])
 def test_an_embedding_or_head_that_the_settings_name_and_the_file_lacks_is_refused(name: str, path: str) -> None:
     assert refused(target_modules=["q_proj", "v_proj", name]).field == path
+
+
+@pytest.mark.parametrize(
+    ("begins", "rule"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "Git LFS"),
+        (gzip.compress(b"x" * 99), "gzip"),
+        (b"PK\x03\x04" + bytes(99), "zip"),
+        (b"\xef\xbb\xbf{}" + b" " * 99, "byte order mark"),
+        (("{}" + " " * 99).encode("utf-16"), "UTF-16"),
+    ],
+)
+def test_a_file_that_stands_in_anothers_place_is_named(begins: bytes, rule: str) -> None:
+    parts = (config_bytes(), safetensors_bytes(adapter_tensors()))
+    for place, name in enumerate(("adapter_config.json", "adapter_model.safetensors")):
+        with pytest.raises(IntakeError) as caught:
+            check_adapter((begins, parts[1]) if place == 0 else (parts[0], begins), BASE)
+        assert caught.value.field == name and rule in caught.value.rule
+    with pytest.raises(IntakeError, match=rule):
+        parse_contract(begins)
+
+
+@pytest.mark.parametrize("length", [0x8B1F, 0xFEFF])
+def test_a_header_whose_length_begins_as_another_file_does_is_read(length: int) -> None:
+    data = safetensors_bytes(adapter_tensors())
+    size = int.from_bytes(data[:8], "little")
+    padded = length.to_bytes(8, "little") + data[8 : 8 + size].ljust(length) + data[8 + size :]
+    assert check_adapter((config_bytes(), padded), BASE).ranks
 
 
 def test_modules_come_in_the_order_of_the_base_whatever_the_order_in_the_file() -> None:
