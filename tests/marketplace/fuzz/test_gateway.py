@@ -39,7 +39,7 @@ from tests.marketplace.jobs.conftest import (
 
 __all__ = ["_own_database_url", "api", "calling", "client", "shared_gateway", "world"]
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.asyncio]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.asyncio(loop_scope="module")]
 
 IDS = ("response_id", "run_id", "file_id", "batch_id", "prediction_id")
 BODIES = {CHAT: ChatBody, "/v1/completions": CompletionBody, "/v1/embeddings": EmbeddingBody}
