@@ -25,7 +25,7 @@ from billing.errors import (
 )
 from billing.ledger import Line, get_account, post_transaction, record_incident
 from billing.locks import lock_account, lock_refund, lock_top_up
-from billing.models import Account, AutoTopUp, Dispute, Incident, LedgerTransaction, Lot, Outbox, TopUp, TopUpRefund
+from billing.models import Account, AutoTopUp, Dispute, Incident, LedgerTransaction, Lot, TopUp, TopUpRefund
 from billing.notices import tell_members
 from billing.pricing import NANO_PER_CENT
 from billing.stripe import StripeGateway, stripe_gateway
@@ -234,7 +234,6 @@ def take_refund(*, refund: Refund) -> TopUpRefund | None:
                 _give_back(ours, refund.failure or refund.status)
             elif refund.status == "succeeded" and ours.state == State.REQUESTED:
                 ours.state, ours.sent_at = State.SENT, timezone.now()
-                _announce(ours, Outbox.Topic.TOP_UP_REFUNDED)
             ours.save()
             _book_movements(ours, refund)
             return ours
@@ -271,7 +270,6 @@ def _give_back(ours: TopUpRefund, reason: str) -> None:
         memo=reason,
     )
     ours.state, ours.failed_at, ours.failure = State.FAILED, timezone.now(), reason
-    _announce(ours, Outbox.Topic.REFUND_FAILED)
     text = (
         f"A refund of {usd(ours.amount_cents + ours.tax_cents, CENTS)} did not arrive at your card ({reason}). "
         "The credit is back in your wallet: you can spend it, or ask for the refund again."
@@ -283,19 +281,6 @@ def _give_back(ours: TopUpRefund, reason: str) -> None:
         subject="A refund did not arrive",
         text=text,
         data={"refund_id": str(ours.pk), "amount_cents": ours.amount_cents + ours.tax_cents},
-    )
-
-
-def _announce(ours: TopUpRefund, topic: Outbox.Topic) -> None:
-    Outbox.objects.create(
-        topic=topic,
-        key=str(ours.pk),
-        payload={
-            "refund_id": str(ours.pk),
-            "top_up_id": str(ours.top_up_id),
-            "organization_id": str(ours.top_up.organization_id),
-            "amount_nano_usd": ours.amount_cents * NANO_PER_CENT,
-        },
     )
 
 

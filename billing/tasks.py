@@ -43,7 +43,6 @@ ATTEMPTS_UNTIL_INCIDENT = 8  # half an hour: then a person should look, and the 
 EVENT_BATCH = 200
 TOP_UP_BATCH = 200
 CATCH_UP_SECONDS = 3 * 24 * 3600  # as long as Stripe itself retries a webhook
-OUTBOX_BATCH = 500
 OUTBOX_KEPT = timedelta(days=7)
 USAGE_MONTHS_AHEAD = 3
 ANSWER_BATCH = 1_000  # kept answers of up to 1 MiB: each batch is a short transaction
@@ -188,18 +187,9 @@ def ask_about_dispute(dispute_id: str) -> None:
 
 @shared_task
 def clear_outbox() -> int:
-    """Delete messages that are old and wait for nobody; return how many.
-
-    Ids are given in the order of time, so that a batch of which nothing is old is the last one.
-    """
-    before, total = timezone.now() - OUTBOX_KEPT, 0
-    while True:
-        oldest = list(Outbox.objects.order_by("id").values_list("pk", "created_at")[:OUTBOX_BATCH])
-        old = [pk for pk, created_at in oldest if created_at < before]
-        deleted, _ = Outbox.objects.filter(pk__in=old).exclude(Outbox.waiting()).delete()
-        total += deleted
-        if not deleted:
-            return total
+    """Delete messages that were told and are old; return how many."""
+    told = Outbox.objects.filter(announced_at__isnull=False, created_at__lt=timezone.now() - OUTBOX_KEPT)
+    return told.delete()[0]
 
 
 @shared_task

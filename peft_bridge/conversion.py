@@ -92,6 +92,7 @@ def convert(loaded: LoadedAdapter, source: Path, out: Path, rank: int | None, *,
     found = [_error(path, layer, tensors) for path, layer in layers.items() if f"{path}.lora_A.weight" in tensors]
     conversion = Conversion(method, tuple(found))
     _refuse_bad(conversion)
+    config.target_modules = {one.module for one in found}  # a module may be without an update, or pruned
     config.task_type, config.inference_mode = "CAUSAL_LM", True
     config.base_model_name_or_path = _config(source).get("base_model_name_or_path")
     _write(out, source, lambda folder: config.save_pretrained(str(folder)), tensors)
@@ -158,9 +159,8 @@ def _from_adalora(layers: Mapping[str, Any]) -> tuple[LoraConfig, dict[str, torc
         ranks[path.removeprefix("base_model.model.")] = int(kept.sum())
     if not tensors:
         raise BridgeError("adapter", "changes nothing: AdaLoRA has pruned every module")
-    targets = sorted({path.rpartition(".")[2] for path in ranks})
     top = max(ranks.values())
-    return LoraConfig(r=top, lora_alpha=top, target_modules=targets, rank_pattern=ranks, alpha_pattern=ranks), tensors
+    return LoraConfig(r=top, lora_alpha=top, rank_pattern=ranks, alpha_pattern=ranks), tensors
 
 
 @torch.inference_mode()

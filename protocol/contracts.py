@@ -17,6 +17,7 @@ MAX_CLOSED_ANSWERS: Final = 64  # a larger set of answers is not counted one by 
 CONTRACT_KEY = "contract"  # of a verification's report
 EXAMPLES_KEY = "examples"  # of it as well
 MAX_SCHEMA_BYTES = 1 << 17  # as the platform keeps it
+Logprobs = Literal["none", "confidence", "open"]
 _Tokens = Annotated[int, msgspec.Meta(ge=0, lt=2**20)]
 
 
@@ -28,7 +29,7 @@ class PublicContract(Answer, frozen=True, kw_only=True):
     output_schema: the JSON schema that every answer follows; None: free text
     messages: one user text per call, or a conversation
     system: what happens to a caller's own system text
-    logprobs: whether callers may ask for log-probabilities
+    logprobs: what callers may learn of probabilities: nothing, the one of a whole answer, or those of tokens
     """
 
     instruction_tokens: _Tokens
@@ -36,7 +37,7 @@ class PublicContract(Answer, frozen=True, kw_only=True):
     output_schema: dict[str, Any] | None
     messages: Literal["single", "chat"]
     system: Literal["replace", "append", "refuse"]
-    logprobs: Literal["none", "open"]
+    logprobs: Logprobs
 
 
 def read_public_contract(value: object) -> PublicContract:

@@ -28,6 +28,26 @@ def decode_base64url(text: str) -> bytes:
     return data
 
 
+# How files begin that are no JSON lines, and what to do with them.
+_FOREIGN = (
+    (b"\xef\xbb\xbf", "begins with a byte order mark: save the file as UTF-8 without one"),
+    (b"\xff\xfe", "begins as UTF-16: save the file as UTF-8"),
+    (b"\xfe\xff", "begins as UTF-16: save the file as UTF-8"),
+    (b"\x1f\x8b", "begins as gzip: unpack the file first"),
+    (b"PK\x03\x04", "begins as zip: unpack the file first"),
+    (b"\x28\xb5\x2f\xfd", "begins as zstd: unpack the file first"),
+    (b"BZh", "begins as bzip2: unpack the file first"),
+    (b"\xfd7zXZ", "begins as xz: unpack the file first"),
+    (b"PAR1", "begins as Parquet: save the rows as JSON lines"),
+    (b"[", "begins a JSON list: write one JSON object in each line"),
+)
+
+
+def foreign_beginning(line: bytes) -> str | None:
+    """Return what a line that is no JSON object begins instead, and what to do; None where nothing tells."""
+    return next((rule for mark, rule in _FOREIGN if line.startswith(mark)), None)
+
+
 def body_sha256(body: bytes) -> str:
     """Return base64url(SHA-256(body)): the ticket's claim of the same name."""
     return encode_base64url(hashlib.sha256(body).digest())

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from protocol.encoding import foreign_beginning
 from protocol.errors import ProtocolError
 from protocol.json_text import value_of
 
@@ -124,10 +125,9 @@ def _row(number: int, line: bytes) -> EvalRow:
         raise RowRefused(number, f"must have at most {MAX_ROW_BYTES >> 10} KB, has {len(line):,} bytes")
     try:
         value = value_of(line.decode("utf-8", "strict"))
-    except UnicodeDecodeError:
-        raise RowRefused(number, "must be UTF-8") from None
-    except ValueError:
-        raise RowRefused(number, "must be one JSON object in one line") from None
+    except ValueError as error:
+        rule = "must be UTF-8" if isinstance(error, UnicodeDecodeError) else "must be one JSON object in one line"
+        raise RowRefused(number, foreign_beginning(line) or rule) from None
     if not isinstance(value, dict):
         raise RowRefused(number, "must be one JSON object in one line")
     names = set(value)

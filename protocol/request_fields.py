@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Literal, cast
 
 from protocol.errors import RequestRefused
 
@@ -72,9 +72,12 @@ WISHES = frozenset(
 _OF_FUNCTION_CALL = (None, "none", "auto")  # without `functions`, which are refused, nothing is asked for
 
 
-def check_fields(body: Body, data: Mapping[str, object]) -> None:
-    """Raise RequestRefused for the first field of a body that is not taken. null is as good as absent."""
-    known = FIELDS[body]
+def check_fields(body: Body | Iterable[str], data: Mapping[str, object]) -> None:
+    """Raise RequestRefused for the first field of a body that is not taken. null is as good as absent.
+
+    `body` is one of OpenAI's, or the names of the fields of one of ours, which are all used.
+    """
+    known = FIELDS[cast(Body, body)] if isinstance(body, str) else dict.fromkeys(body, "used")
     for name, value in data.items():
         use = known.get(name)
         if use in ("used", "ignored") or value is None:

@@ -20,7 +20,7 @@ from sealed_weights.strict_json import JsonRuleError, parse_object
 
 Messages = Literal["single", "chat"]
 System = Literal["replace", "append", "refuse"]
-Logprobs = Literal["none", "open"]
+Logprobs = Literal["none", "confidence", "open"]
 
 CONTRACT_FORMAT = 1
 MAX_INSTRUCTIONS = 32_000  # characters
@@ -59,7 +59,7 @@ class Contract:
     max_tokens: of an answer, where the caller names no limit
     sampling: defaults of temperature, top_p, min_p and top_k
     system: what happens to a caller's own system text
-    logprobs: whether callers may ask for log-probabilities
+    logprobs: what callers may learn of probabilities: nothing, the one of a whole answer, or those of tokens
     """
 
     instructions: str
@@ -128,7 +128,7 @@ def parse_contract(data: bytes) -> Contract:
         max_tokens=_whole(fields["max_tokens"], "max_tokens", 1, MAX_MAX_TOKENS),
         sampling=_sampling(fields.get("sampling", {})),
         system=cast(System, _word(fields, "system", ("replace", "append", "refuse"))),
-        logprobs=cast(Logprobs, _word(fields, "logprobs", ("none", "open"))),
+        logprobs=cast(Logprobs, _word(fields, "logprobs", ("none", "confidence", "open"))),
         examples=_examples(fields.get("examples", []), json_answers=output is not None),
     )
     if len(contract.to_bytes()) > MAX_CONTRACT:

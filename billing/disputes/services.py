@@ -20,9 +20,8 @@ from billing.disputes.recovery import recover
 from billing.errors import BillingError, PaymentMismatch
 from billing.ledger import record_incident
 from billing.locks import lock_dispute, lock_top_up
-from billing.models import AutoTopUp, Dispute, Incident, Lot, Outbox, TopUp
+from billing.models import AutoTopUp, Dispute, Incident, Lot, TopUp
 from billing.notices import tell_members
-from billing.pricing import NANO_PER_CENT
 from billing.refunds import disputed_parts
 from billing.stripe import StripeGateway, stripe_gateway
 from billing.stripe.calls import CURRENCY
@@ -149,7 +148,6 @@ def _set_amount(dispute: Dispute, found: DisputedPayment) -> None:
         AutoTopUp.objects.filter(pk=top_up.organization_id).exclude(state=AutoTopUp.State.OFF).update(
             state=AutoTopUp.State.STOPPED
         )
-    _announce(dispute, Outbox.Topic.DISPUTE_OPENED)
     text = (
         f"The bank of your card disputes the payment of {top_up.created_at:%Y-%m-%d} and has taken "
         f"{usd(found.amount_cents, CENTS)} back. The rest of its credit is frozen until the bank has decided, and "
@@ -183,7 +181,6 @@ def _decide(dispute: Dispute, found: DisputedPayment) -> None:
         book_loss(dispute)
     dispute.state, dispute.closed_at = outcome, timezone.now()
     dispute.save()
-    _announce(dispute, Outbox.Topic.DISPUTE_CLOSED)
     if dispute.credit_cents:
         _tell_decision(dispute)
 
@@ -216,17 +213,3 @@ def _outcome(found: DisputedPayment) -> State | None:
     if found.status == "prevented":  # settled between bank and Stripe, with the money or without
         return State.LOST if sum(moved.amount_cents for moved in found.movements) < 0 else State.WON
     return State.LOST if found.status == "lost" else None
-
-
-def _announce(dispute: Dispute, topic: Outbox.Topic) -> None:
-    Outbox.objects.create(
-        topic=topic,
-        key=dispute.pk[:64],
-        payload={
-            "dispute_id": dispute.pk,
-            "top_up_id": str(dispute.top_up_id),
-            "organization_id": str(dispute.top_up.organization_id),
-            "amount_nano_usd": dispute.amount_cents * NANO_PER_CENT,
-            "status": dispute.status,
-        },
-    )

@@ -10,51 +10,25 @@ from django.db.models.functions import Now
 
 
 class Outbox(models.Model):
-    """A message written in the transaction of the change that it reports; `marketplace.alerts` tells those of TOLD."""
+    """A message written in the transaction of the change that it reports; `marketplace.alerts` tells it to webhooks."""
 
     class Topic(models.TextChoices):
-        PREDICTION_SETTLED = "prediction.settled"
-        PREDICTION_CORRECTED = "prediction.corrected"
         TOP_UP_CREDITED = "top_up.credited"
         TOP_UP_FAILED = "top_up.failed"
         PAYOUT_PAID = "payout.paid"
         PAYOUT_RETURNED = "payout.returned"
-        TOP_UP_REFUNDED = "top_up.refunded"
-        REFUND_FAILED = "top_up.refund_failed"
-        DISPUTE_OPENED = "dispute.opened"
-        DISPUTE_CLOSED = "dispute.closed"
-
-    # Topics that `marketplace.alerts` tells the organization's webhooks.
-    TOLD = (Topic.TOP_UP_CREDITED, Topic.TOP_UP_FAILED, Topic.PAYOUT_PAID, Topic.PAYOUT_RETURNED)
 
     topic = models.CharField(max_length=40)  # one of Topic
     key = models.CharField(max_length=64)  # of what happened: it is told once
     payload = models.JSONField()
     created_at = models.DateTimeField(db_default=Now())
-    delivered_at = models.DateTimeField(null=True)  # no longer written
-    announced_at = models.DateTimeField(null=True)  # of TOLD: the webhooks were told
+    announced_at = models.DateTimeField(null=True)  # the webhooks were told
 
     class Meta:
         constraints: ClassVar = [models.UniqueConstraint(fields=["topic", "key"], name="billing_outbox_unique_key")]
         indexes: ClassVar = [
-            models.Index(
-                fields=["id"],
-                condition=Q(
-                    announced_at__isnull=True,
-                    topic__in=("top_up.credited", "top_up.failed", "payout.paid", "payout.returned"),
-                ),
-                name="billing_outbox_untold",
-            ),
-            models.Index(fields=["id"], condition=Q(delivered_at__isnull=True), name="billing_outbox_waiting"),
-            models.Index(
-                fields=["delivered_at"], condition=Q(delivered_at__isnull=False), name="billing_outbox_delivered"
-            ),
+            models.Index(fields=["id"], condition=Q(announced_at=None), name="billing_outbox_untold"),
         ]
-
-    @classmethod
-    def waiting(cls) -> Q:
-        """Return the condition for messages that are still to be told."""
-        return Q(topic__in=cls.TOLD, announced_at=None)
 
 
 class Incident(models.Model):

@@ -72,13 +72,13 @@ no_chat_template 400 the model takes no messages: use completions
 context_length_exceeded 400 the prompt is longer than the model's context
 beams_too_wide 400 the beams of a search need more memory, or rows of a step, than there are
 prompt_exceeds_authorization 400 the prompt is longer than what was set aside for it
-logprobs_closed 400 the model tells no log-probabilities
+logprobs_closed 400 the model does not tell the probabilities that the request asks for
 cannot_be_masked 400 personal data stands where it cannot be masked
 too_long_to_mask 400 the request is too long to be searched for personal data
 too_long_to_guard 400 the request is too long for the model's guard
 guard_refused 400 the model's guard refused the request
 contract_chat_only 400 the model's contract takes chats alone
-contract_logprobs 400 the model's contract offers no log-probabilities
+contract_logprobs 400 the model's contract does not tell the probabilities that the request asks for
 contract_system 400 the model's contract takes no system message
 contract_messages 400 the model's contract takes one user message
 contract_output 400 the model's contract has a form of answer of its own

@@ -14,7 +14,7 @@ from marketplace.alerts.services import tell
 
 BATCH = 500  # told in one round
 Topic = Outbox.Topic
-_KIND = {
+KIND_OF = {
     Topic.TOP_UP_CREDITED: "top_up.credited",
     Topic.TOP_UP_FAILED: "top_up.failed",
     Topic.PAYOUT_PAID: "payout.paid",
@@ -31,7 +31,7 @@ def store_notice(
 
 def tell_money_events() -> int:
     """Tell what billing has noted since; return how many of its messages were told, to whoever asked."""
-    waiting = Outbox.objects.filter(Outbox.waiting()).order_by("id")[:BATCH]
+    waiting = Outbox.objects.filter(announced_at=None).order_by("id")[:BATCH]
     return sum(_tell(row) for row in waiting)
 
 
@@ -43,5 +43,5 @@ def _tell(row: Outbox) -> bool:
     payload: dict[str, Any] = dict(row.payload)
     organization = Organization.objects.filter(pk=payload.pop("organization_id")).first()
     if organization is not None:
-        emit(organization=organization, kind=_KIND[Topic(row.topic)], data=payload)
+        emit(organization=organization, kind=KIND_OF[Topic(row.topic)], data=payload)
     return True

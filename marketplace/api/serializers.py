@@ -208,7 +208,7 @@ class ContractField(serializers.Serializer):
     output_schema = serializers.DictField(allow_null=True, help_text="JSON schema of every answer; null: free text")
     messages = serializers.ChoiceField(["single", "chat"])
     system = serializers.ChoiceField(["replace", "append", "refuse"], help_text="A caller's own system text")
-    logprobs = serializers.ChoiceField(["none", "open"])
+    logprobs = serializers.ChoiceField(["none", "confidence", "open"])
 
 
 class PublicVersion(serializers.Serializer):

@@ -21,7 +21,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 from redis.exceptions import RedisError
 
-from billing.models import Incident, Outbox
+from billing.models import Incident
 from marketplace.gateway.metrics import REGISTRY
 from marketplace.operations.task_times import task_times
 
@@ -35,12 +35,12 @@ SELECT (SELECT count(*) FROM billing_hold WHERE state = 'open'),
     (SELECT coalesce(extract(epoch FROM now() - min(complete_at)), 0) FROM billing_rollupmark),
     (SELECT coalesce(extract(epoch FROM now() - min(complete_at)), 0) FROM watch_mark),
     (SELECT count(*) FROM alerts_delivery WHERE next_attempt_at IS NOT NULL),
-    (SELECT count(*) FROM billing_outbox WHERE announced_at IS NULL AND topic = ANY (%s)),
+    (SELECT count(*) FROM billing_outbox WHERE announced_at IS NULL),
     (SELECT count(*) FROM billing_incident WHERE resolved_at IS NULL),
     (SELECT count(*) FROM billing_incident WHERE resolved_at IS NULL AND kind = ANY (%s)),
     (SELECT count(*) FROM billing_incident WHERE resolved_at IS NULL AND kind = ANY (%s)),
     (SELECT coalesce(extract(epoch FROM now() - min(created_at)), 0) FROM billing_outbox
-        WHERE announced_at IS NULL AND topic = ANY (%s)),
+        WHERE announced_at IS NULL),
     (SELECT count(*) FROM alerts_delivery WHERE delivered_at IS NULL AND attempts >= 3 AND error <> ''),
     (SELECT count(*) FROM vault_replica WHERE gone_at IS NULL),
     (SELECT count(*) FROM vault_enrolledreplica WHERE drained_at IS NOT NULL AND revoked_at IS NULL),
@@ -103,8 +103,7 @@ def exposition() -> bytes:
 class _PlatformCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         with connection.cursor() as cursor:
-            told = list(Outbox.TOLD)
-            cursor.execute(_NUMBERS, [told, list(Incident.FREEZING), list(Incident.CUSTODY), told])
+            cursor.execute(_NUMBERS, [list(Incident.FREEZING), list(Incident.CUSTODY)])
             numbers = cursor.fetchone()
             cursor.execute(_SEEN)
             seen = cursor.fetchall()

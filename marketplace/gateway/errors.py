@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import orjson
 
@@ -68,8 +68,8 @@ def not_found(name: str) -> Refusal:
     return NotFound(message, code="model_not_found", field="model")
 
 
-def require_fields(body: Body, data: Mapping[str, object]) -> None:
-    """Raise Refusal 400 for a field that a request of this kind does not take."""
+def require_fields(body: Body | Iterable[str], data: Mapping[str, object]) -> None:
+    """Raise Refusal 400 for a field that a request of this kind, or with these fields, does not take."""
     try:
         check_fields(body, data)
     except RequestRefused as refused:

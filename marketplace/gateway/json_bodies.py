@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
-from marketplace.gateway.errors import bad_request
+import msgspec
+
+from marketplace.gateway.errors import bad_request, require_fields
 from protocol.errors import RequestRefused
+from protocol.request_fields import Body
 from protocol.requests.parsing import read_json
+
+Shape = TypeVar("Shape", bound=msgspec.Struct)
 
 
 @contextmanager
@@ -32,3 +37,19 @@ def json_object(body: bytes) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise bad_request("The request body must be a JSON object.")
     return data
+
+
+def shaped(body: bytes, shape: type[Shape], *, of: Body | None = None) -> Shape:
+    """Return a body in its shape; `of` is its name among OpenAI's. Raises Refusal 400, for unknown fields too."""
+    data = json_object(body)
+    require_fields(of or shape.__struct_fields__, data)
+    try:
+        return msgspec.convert(data, shape)
+    except msgspec.ValidationError as error:
+        raise bad_request(f"The body cannot be read: {error}.") from None
+
+
+def require_no_fields(body: bytes) -> None:
+    """Raise Refusal 400 for a body of a request that takes none, unless it is empty or says nothing."""
+    if body.strip():
+        require_fields((), json_object(body))

@@ -1,7 +1,8 @@
-"""Log-probabilities of an adapter: refused unless its creator opened them, in every spelling and on every path.
+"""Probabilities of an adapter: told as far as its creator chose, in every spelling and on every path.
 
-Together with `echo` or `logit_bias` they are what the known attacks on output layers use (arXiv 2403.06634 and
-2403.09539); the bare base has nothing to hide. The gateway is the only one that signs tickets, so nothing passes by it.
+Log-probabilities are what the known attacks on output layers use (arXiv 2403.06634 and 2403.09539), and a bias tells
+them too: the rule is `protocol.requests.contracted.untold`, which a replica keeps as well. The bare base has nothing to
+hide. The gateway is the only one that signs tickets, so nothing passes by it.
 """
 
 from __future__ import annotations
@@ -9,15 +10,12 @@ from __future__ import annotations
 from marketplace.gateway.errors import bad_request
 from marketplace.gateway.offers import Offer
 from marketplace.gateway.requests import PredictionRequest
+from protocol.requests.contracted import untold
 
 
 def check_logprobs(request: PredictionRequest, offer: Offer) -> None:
-    """Raises Refusal 400 `logprobs_closed` naming the field and the rule."""
-    if request.logprobs is None or offer.logprobs_open:
-        return
-    beside = "".join(f" with `{name}`" for name in request.beside_logprobs)
-    raise bad_request(
-        f"`{request.logprobs}`{beside}: this model tells no log-probabilities. Its creator may open them.",
-        request.logprobs,
-        code="logprobs_closed",
-    )
+    """Raise Refusal 400 `logprobs_closed`, which names the field and the rule, before anything is held."""
+    asked = untold(request.body, offer.logprobs)
+    if asked is not None:
+        name, rule = asked
+        raise bad_request(f"`{name}`: {rule}. Its creator may open them.", name, code="logprobs_closed")

@@ -19,7 +19,7 @@ from marketplace.catalog.rollouts import DEFAULT_FIRST_SQL, takes_part
 from marketplace.catalog.shares import Royalty
 from marketplace.guards.policies import Policy
 from marketplace.protection.policies import Rules
-from protocol.contracts import PublicContract, read_public_contract
+from protocol.contracts import Logprobs, PublicContract, read_public_contract
 from protocol.names import ModelName
 
 # States that a name can mean. A version that is not for sale yet is hidden from strangers; its organization tries it.
@@ -171,13 +171,13 @@ def _terms(row: dict[str, Any]) -> Terms:
 
 
 def _protection(row: dict[str, Any]) -> dict[str, Any]:
-    """Return whether log-probabilities are open, and the rules against copying. A contract's word stands."""
+    """Return what is told of probabilities, and the rules against copying. A contract's word stands."""
     if row["kind"] == "base":
-        return {"logprobs_open": True, "rules": None}
+        return {"logprobs": "open", "rules": None}
     contract: PublicContract | None = row["contract"]
-    is_open = bool(row["logprobs_open"]) if contract is None else contract.logprobs == "open"
+    chosen: Logprobs = "open" if row["logprobs_open"] else "none"
     rules = None if row["on_copying"] is None else Rules(row["calls_per_day"], row["on_copying"])
-    return {"logprobs_open": is_open, "rules": rules}
+    return {"logprobs": chosen if contract is None else contract.logprobs, "rules": rules}
 
 
 def _attack_guard(row: dict[str, Any]) -> AttackGuard | None:

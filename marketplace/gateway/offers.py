@@ -23,7 +23,7 @@ from marketplace.gateway.principals import Principal
 from marketplace.guards.policies import NO_POLICY, Policy
 from marketplace.protection.policies import Rules
 from marketplace.vault.models import Replica
-from protocol.contracts import PublicContract
+from protocol.contracts import Logprobs, PublicContract
 from protocol.latency import LatencyClass
 from protocol.names import ModelName
 
@@ -73,7 +73,7 @@ class Offer:
     split_id: int  # who is paid when this customer buys
     contract: PublicContract | None = None  # None: callers bring their own instructions
     guards: Policy = NO_POLICY  # of the model
-    logprobs_open: bool = False  # callers may ask for log-probabilities
+    logprobs: Logprobs = "none"  # what callers may learn of probabilities
     rules: Rules | None = None  # against copying; None: the model has none
     attack_guard: AttackGuard | None = None
     ending: Ending | None = None
@@ -170,7 +170,7 @@ class Offers:
             terms=row["terms"],
             contract=row["contract"],
             guards=row["guards"],
-            logprobs_open=row["logprobs_open"],
+            logprobs=row["logprobs"],
             rules=row["rules"],
             attack_guard=row["attack_guard"],
             ending=row["ending"],

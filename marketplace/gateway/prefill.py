@@ -107,7 +107,7 @@ def _limit(known: Apart, prompts: Pool, source: ReplicaAddress) -> float:
 def _suits(order: Order) -> bool:
     """Return whether an order has one prompt, of which nothing but KV is wanted."""
     request = order.request
-    return request.completions == 1 and not request.embedding and "echo" not in request.beside_logprobs
+    return request.completions == 1 and not request.embedding and not getattr(request.body, "echo", None)
 
 
 async def _ask(prediction: Prediction, choice: _Choice, path: str, request_id: str) -> Prefilled | None:

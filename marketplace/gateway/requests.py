@@ -15,7 +15,7 @@ from marketplace.gateway.json_bodies import refused_by_body
 from protocol.latency import CLASS_OF_TIER, LatencyClass
 from protocol.names import ModelName
 from protocol.requests.bodies import AnyBody, ChatBody, CompletionBody, EmbeddingBody, GenerationBody
-from protocol.requests.checks import logprob_count, require_end_user
+from protocol.requests.checks import require_end_user
 from protocol.requests.parsing import read_json, typed
 
 DEFAULT_MAX_TOKENS = 512  # of a request that names no limit, for a model without a contract; documented in docs/api.md
@@ -34,8 +34,6 @@ class PredictionRequest:
     `prompt_token_bounds`: for each prompt, an upper bound of its tokens (`marketplace.gateway.bounds`).
     `end_user`: the caller's name for whom it asks; its spending is counted and limited by that name.
     `on_budget`: whether a budget that cannot pay the worst case refuses the request, or stops the answer where it ends.
-    `logprobs`: the field that asks for log-probabilities; None: none does. `beside_logprobs`: fields that make them
-    worth more.
     """
 
     model: ModelName
@@ -48,8 +46,6 @@ class PredictionRequest:
     latency_class: LatencyClass = "standard"
     end_user: str | None = None
     on_budget: OnBudget = "refuse"
-    logprobs: str | None = None
-    beside_logprobs: tuple[str, ...] = ()
 
     @property
     def embedding(self) -> bool:
@@ -104,8 +100,6 @@ def _completion_request(
         latency_class=CLASS_OF_TIER[body.service_tier],
         end_user=_end_user(body, headers),
         on_budget=_on_budget(headers),
-        logprobs=None if logprob_count(body) is None else "logprobs",
-        beside_logprobs=tuple(name for name in ("echo", "logit_bias") if getattr(body, name, None)),
     )
 
 

@@ -14,12 +14,12 @@ import orjson
 from psycopg_pool import AsyncConnectionPool
 
 from billing.budgets.runs import hot
-from billing.budgets.runs.records import RunState, parse_terms, run_id_of
+from billing.budgets.runs.records import FIELDS, RunState, parse_terms, run_id_of
 from billing.errors import RunRefused
 from marketplace.accounts.errors import NotAllowed, NotFound
 from marketplace.gateway.cache import TtlCache
-from marketplace.gateway.errors import bad_request, method_not_allowed
-from marketplace.gateway.json_bodies import json_of
+from marketplace.gateway.errors import bad_request, method_not_allowed, require_fields
+from marketplace.gateway.json_bodies import json_object, require_no_fields
 from marketplace.gateway.lists import listed, page_of
 from marketplace.gateway.principals import Principal
 
@@ -84,6 +84,8 @@ class Runs:
         run_id = run_id_of(text)
         if run_id is None:
             raise _unknown()
+        if act:
+            require_no_fields(body)
         async with database.connection() as connection:
             found = await (hot.close_run if act else hot.find_run)(connection, run_id=run_id, **mine)
         if found is None:
@@ -95,7 +97,9 @@ class Runs:
     ) -> dict[str, Any]:
         """Make a run, or list those of the key's line, newest first."""
         if method == "POST":
-            terms = parse_terms(json_of(body))
+            wanted = json_object(body)
+            require_fields(FIELDS, wanted)
+            terms = parse_terms(wanted)
             async with database.connection() as connection:
                 return (await hot.open_run(connection, terms=terms, **mine)).fields()
         if method != "GET":

@@ -9,13 +9,13 @@ import msgspec
 from psycopg_pool import AsyncConnectionPool
 
 from marketplace.accounts.errors import Conflict, NotFound
-from marketplace.gateway.errors import bad_request
+from marketplace.gateway.json_bodies import shaped
 from marketplace.watch.thumbs import CHANGED_FOR, GIVE, GIVEN, GIVEN_FOR
 
 FEEDBACK_PATH = "/v1/feedback"
 
 
-class Feedback(msgspec.Struct, forbid_unknown_fields=True):
+class Feedback(msgspec.Struct):
     """The body, and the answer."""
 
     prediction_id: uuid.UUID
@@ -28,10 +28,7 @@ async def give_thumb(database: AsyncConnectionPool[Any], organization_id: uuid.U
     Raises Refusal 400 for another body, 404 unless the organization paid for this call of another's model in the last
     30 days, 409 once the thumb counts.
     """
-    try:
-        feedback = msgspec.json.decode(body, type=Feedback)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise bad_request(f"The body must be {{prediction_id, thumb: up or down}}: {error}.") from None
+    feedback = shaped(body, Feedback)
     parameters = {
         "prediction": feedback.prediction_id,
         "organization": organization_id,

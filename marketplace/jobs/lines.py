@@ -10,6 +10,9 @@ import orjson
 
 from marketplace.jobs.endpoints import BATCH_TIER, ENDPOINTS
 from marketplace.jobs.errors import BadLines, FileTooLarge
+from protocol.encoding import foreign_beginning
+from protocol.errors import RequestRefused
+from protocol.request_fields import check_fields
 
 MAX_BYTES = 50 * 2**20  # of one file
 MAX_LINES = 20_000
@@ -18,6 +21,7 @@ MAX_CUSTOM_ID = 200
 MAX_MODEL_NAME = 200  # characters; those of models here are shorter
 MOST_NAMED = 20  # bad lines that a refusal names
 
+_FIELDS = ("custom_id", "method", "url", "body")
 _TOO_LONG = f"longer than {MAX_LINE_BYTES // 2**10:,} KiB"
 
 
@@ -43,9 +47,13 @@ def parse_line(number: int, raw: bytes) -> Line:
     try:
         data = orjson.loads(raw)
     except orjson.JSONDecodeError:
-        raise LineError("no JSON") from None
+        raise LineError(foreign_beginning(raw) or "no JSON") from None
     if not isinstance(data, dict):
         raise LineError("no JSON object")
+    try:
+        check_fields(_FIELDS, data)
+    except RequestRefused as error:
+        raise LineError(error.message.rstrip(".")) from None
     custom_id: Any = data.get("custom_id")
     body: Any = data.get("body")
     if not isinstance(custom_id, str) or not 1 <= len(custom_id) <= MAX_CUSTOM_ID:

@@ -111,7 +111,7 @@ def ledger_health() -> LedgerHealth:
     incidents = list(Incident.objects.filter(resolved_at=None).order_by("opened_at", "pk")[:MOST])
     freezing = sum(incident.kind in Incident.FREEZING for incident in incidents)
     incidents.sort(key=lambda incident: incident.kind not in Incident.FREEZING)
-    waiting = Outbox.objects.filter(Outbox.waiting())
+    waiting = Outbox.objects.filter(announced_at=None)
     oldest = waiting.order_by("id").values_list("created_at", flat=True).first()
     held = Hold.objects.filter(state=Hold.State.OPEN).order_by("created_at").values_list("created_at", flat=True)
     checks, queued = _checks()

@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from marketplace.accounts.errors import InvalidInput
+from protocol.encoding import foreign_beginning
 
 MAX_ROWS = 5_000
 MAX_ROW_BYTES = 32 * 1024
@@ -61,7 +62,7 @@ def _parsed(number: int, line: bytes) -> Any:
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError:
-        raise _refused(f"line {number} is no JSON") from None
+        raise _refused(f"line {number} {foreign_beginning(line) or 'is no JSON'}") from None
 
 
 def _row(number: int, row: Any) -> Row:

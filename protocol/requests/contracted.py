@@ -6,15 +6,40 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from protocol.contracts import Logprobs
 from protocol.errors import RequestRefused
-from protocol.requests.bodies import ChatBody, GenerationBody, untouched
-from protocol.requests.checks import format_schema
+from protocol.requests.bodies import AnyBody, ChatBody, EmbeddingBody, GenerationBody, untouched
+from protocol.requests.checks import format_schema, logprob_count
 
 SYSTEM_ROLES = ("system", "developer")
+# Fields whose numbers a caller could move until a choice changes, and the steps per unit that they may be moved by.
+_STEPS = {"presence_penalty": 20, "frequency_penalty": 20, "repetition_penalty": 20, "length_penalty": 1}
+
+
+def untold(body: AnyBody, logprobs: Logprobs) -> tuple[str, str] | None:
+    """Return the first field by which a body asks for probabilities that its model does not tell, and the rule.
+
+    A bias tells them as well: moved until another token comes first, it is the distance of the two. Penalties do the
+    same to tokens that were said, and `length_penalty` to whole answers, so they move in steps alone. None: the body
+    asks for none of it.
+    """
+    if logprobs == "open" or isinstance(body, EmbeddingBody):
+        return None
+    if logprob_count(body) is not None:
+        return "logprobs", "this model tells no log-probabilities"
+    if body.confidence and logprobs != "confidence":
+        return "confidence", "this model does not tell the probabilities of its answers"
+    if body.logit_bias:
+        return "logit_bias", "a bias would tell log-probabilities, and this model tells none"
+    for name, steps in _STEPS.items():
+        value = getattr(body, name)
+        if value is not None and abs(value * steps - round(value * steps)) > 1e-6:
+            return name, f"must be a multiple of {1 / steps:g} here, as this model tells no log-probabilities"
+    return None
 
 
 def contracted(
-    body: GenerationBody, *, messages: str, system: str, logprobs: str, output: Mapping[str, Any] | None
+    body: GenerationBody, *, messages: str, system: str, logprobs: Logprobs, output: Mapping[str, Any] | None
 ) -> ChatBody:
     """Return the body as the chat that it must be under a contract. Raises RequestRefused for what is ruled out.
 
@@ -24,8 +49,8 @@ def contracted(
         raise _refusal(
             "prompt", "is not taken: this model is called through /v1/chat/completions", "contract_chat_only"
         )
-    if logprobs == "none" and (body.logprobs or body.top_logprobs):
-        raise _refusal("logprobs", "are not offered by this model", "contract_logprobs")
+    if (asked := untold(body, logprobs)) is not None:
+        raise RequestRefused(f"'{asked[0]}': {asked[1]}.", code="contract_logprobs", param=asked[0])
     roles = [message.role for message in body.messages]
     if system == "refuse" and any(role in SYSTEM_ROLES for role in roles):
         raise _refusal("messages", "may hold no system message: this model brings its own", "contract_system")

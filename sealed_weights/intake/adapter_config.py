@@ -4,8 +4,9 @@ Never PEFT's own loader: there `auto_mapping` and `megatron_core` reach `importl
 regular expression that may take for ever. Keys are of three kinds: read, information, and everything else, which must
 be off. A key that a later PEFT adds is thus accepted at its default and refused when set.
 
-The tensors decide which modules an adapter changes (`sealed_weights.intake.check`). `target_modules` and its relatives
-told the trainer where to put factors; afterwards the file holds those factors and no others.
+The tensors say which modules an adapter changes, and `target_modules` with its relatives which of them must be there:
+a file that lost some of its layers is refused (`sealed_weights.intake.check`). A pattern is never run, so it requires
+nothing.
 """
 
 from __future__ import annotations
@@ -43,11 +44,6 @@ _INFORMATION = frozenset(
         "lora_dropout",
         "qalora_group_size",
         "runtime_config",
-        # which modules got factors: the tensors say so themselves
-        "exclude_modules",
-        "layers_pattern",
-        "layers_to_transform",
-        "target_modules",
         # settings of an initialisation: `init_lora_weights` says whether that one was used
         "corda_config",
         "eva_config",
@@ -101,6 +97,10 @@ class AdapterConfig:
     lora_bias: every B has a bias of its own
     trained_tokens: by "embed_tokens" or "lm_head", the tokens whose rows were trained, in the order of the file's rows
     tied: PEFT's `ensure_weight_tying`
+    targets: names of modules, or ends of their paths, that have factors; None: the settings do not tell
+    all_linear: every linear of the layers has factors
+    excluded: names of those that have none all the same
+    layers: the numbers of the layers whose modules have factors; None: all of them
     """
 
     r: int
@@ -113,6 +113,18 @@ class AdapterConfig:
     lora_bias: bool = False
     trained_tokens: dict[str, tuple[int, ...]] = field(default_factory=dict)
     tied: bool = False
+    targets: tuple[str, ...] | None = None
+    all_linear: bool = False
+    excluded: tuple[str, ...] = ()
+    layers: tuple[int, ...] | None = None
+
+    def calls_for(self, module: str, layer: int | None = None) -> bool:
+        """Return whether the settings say that `module` has factors. `layer` is None for embedding and head."""
+        if self.layers is not None and layer not in self.layers:
+            return False
+        ends = _endings(module)
+        named = layer is not None if self.all_linear else not self._named.isdisjoint(ends)
+        return named and self._left_out.isdisjoint(ends)
 
     def rank_of(self, module: str) -> int:
         """Return the rank of `module`, a full path such as "model.layers.0.self_attn.q_proj"."""
@@ -126,6 +138,14 @@ class AdapterConfig:
         """Return what B·A is multiplied by: alpha / r, or alpha / √r with rsLoRA (arXiv 2312.03732)."""
         rank = self.rank_of(module)
         return self.alpha_of(module) / (math.sqrt(rank) if self.use_rslora else rank)
+
+    @cached_property
+    def _named(self) -> frozenset[str]:
+        return frozenset(self.targets or ())
+
+    @cached_property
+    def _left_out(self) -> frozenset[str]:
+        return frozenset(self.excluded)
 
     @cached_property
     def _ranked(self) -> dict[str, tuple[int, int]]:
@@ -147,10 +167,14 @@ def _first_match(pattern: dict[str, tuple[int, Number]], module: str, default: N
     """
     if not pattern:
         return default
-    parts = module.split(".")
-    endings: list[str] = [".".join(parts[start:]) for start in range(len(parts))]
-    matches = [pattern[name] for name in ("^" + module, *endings) if name in pattern]
+    matches = [pattern[name] for name in ("^" + module, *_endings(module)) if name in pattern]
     return min(matches)[1] if matches else default
+
+
+def _endings(module: str) -> list[str]:
+    """Return the path and what is behind each of its dots."""
+    parts = module.split(".")
+    return [".".join(parts[start:]) for start in range(len(parts))]
 
 
 def parse_adapter_config(data: bytes) -> AdapterConfig:
@@ -191,6 +215,7 @@ def parse_adapter_config(data: bytes) -> AdapterConfig:
         lora_bias=lora_bias,
         trained_tokens=config.trained_tokens(),
         tied=config.flag("ensure_weight_tying"),
+        **config.called_for(),
     )
     config.require_rest_off()
     return parsed
@@ -253,6 +278,32 @@ class _Keys:
             self.require(key, len(ids) <= MAX_TRAINED_TOKENS, rule)
             found[module] = tuple(ids)
         return found
+
+    def called_for(self) -> dict[str, Any]:
+        """Return which modules have factors, as far as it can be told without running a pattern."""
+        targets, excluded = self._names("target_modules"), self._names("exclude_modules")
+        layers, pattern = self._raw.get("layers_to_transform"), self._raw.get("layers_pattern")
+        self.require("layers_pattern", pattern is None or isinstance(pattern, str | list), "must be text, or texts")
+        numbers = [layers] if type(layers) is int else layers or None
+        good = numbers is None or (isinstance(numbers, list) and all(type(one) is int for one in numbers))
+        self.require("layers_to_transform", good, "must be a number of a layer, or a list of them")
+        if numbers is not None and pattern not in (None, "", [], "layers", ["layers"]):
+            numbers = []  # of another family's layers
+        if isinstance(excluded, str) or (isinstance(targets, str) and targets != "all-linear"):
+            return {}
+        return {
+            "targets": None if isinstance(targets, str) else targets,
+            "all_linear": targets == "all-linear",
+            "excluded": excluded or (),
+            "layers": None if numbers is None else tuple(numbers),
+        }
+
+    def _names(self, key: str) -> str | tuple[str, ...] | None:
+        value = self._raw.get(key) or None
+        good = value is None or isinstance(value, str)
+        good = good or (isinstance(value, list) and all(isinstance(name, str) for name in value))
+        self.require(key, good, "must be a list of names, or a pattern")
+        return tuple(sorted(set(value))) if isinstance(value, list) else value
 
     def require_rest_off(self) -> None:
         for key, value in self._raw.items():

@@ -15,6 +15,8 @@ from sealed_weights.files import open_regular, read_exactly
 from sealed_weights.intake.adapter_config import MAX_CONFIG, AdapterConfig, parse_adapter_config
 from sealed_weights.intake.base_model import BaseSpec
 from sealed_weights.intake.extras import (
+    EMBEDDING,
+    HEAD,
     NO_EXTRAS,
     WHOLE_MODULES,
     ExtraTensors,
@@ -173,6 +175,7 @@ def _check_layout(
     for module in modules:
         _check_shapes(module, config, base, tensors)
     extras = read_extras(others, config, base, {module.path: module.suffix for module in modules}, tensors)
+    _require_called_for(config, base, {module.path for module in modules}, extras)
     ranks = {module.path: config.rank_of(module.path) for module in modules}
     summary = AdapterSummary(
         rank=max(ranks.values()),
@@ -207,6 +210,24 @@ def _adapted_modules(tensors: Mapping[str, TensorInfo], base: BaseSpec) -> list[
             raise IntakeError(_tensor_name(module.path, factor), "is missing: its other factor is in the file")
     order = {suffix: position for position, suffix in enumerate(base.shapes)}
     return sorted(found, key=lambda module: (module.layer, order[module.suffix]))
+
+
+def _require_called_for(config: AdapterConfig, base: BaseSpec, found: set[str], extras: ExtraTensors) -> None:
+    """Raise `IntakeError` for a module that the settings name and the file has no factors of: a part of it was lost."""
+    places = ((f"model.layers.{layer}.{suffix}", layer) for layer in range(base.num_layers) for suffix in base.shapes)
+    missing = [path for path, layer in places if path not in found and config.calls_for(path, layer)]
+    missing += [
+        path
+        for path, factors in ((EMBEDDING, extras.embedding), (HEAD, extras.head))
+        if not factors and config.calls_for(path)
+    ]
+    if missing:
+        more = f" and {len(missing) - 1} more" if missing[1:] else ""
+        raise IntakeError(
+            missing[0],
+            f"has no factors{more}, and target_modules of {CONFIG_NAME} names it: the file is a part of the adapter. "
+            "Save all of it, or name what was left out in layers_to_transform or exclude_modules",
+        )
 
 
 def _why_not_a_factor(name: str) -> str:

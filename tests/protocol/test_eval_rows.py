@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from typing import Any
 
@@ -58,6 +59,24 @@ def test_a_bad_row_is_refused_by_number_and_rule_without_its_text(bad: Any, rule
     with pytest.raises(RowRefused, match=rule) as refusal:
         read_rows(lines(GOOD, bad, GOOD), LABEL, SCHEMA)
     assert refusal.value.row == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "row", "rule"),
+    [
+        (lambda raw: b"\xef\xbb\xbf" + raw, 1, "byte order mark"),
+        (lambda raw: raw.decode().encode("utf-16"), 1, "UTF-16"),
+        (gzip.compress, 1, "gzip"),
+        (lambda raw: gzip.compress(raw)[:-9], 1, "gzip"),
+        (lambda raw: b"PK\x03\x04" + raw, 1, "zip"),
+        (lambda raw: json.dumps([json.loads(line) for line in raw.splitlines()], indent=1).encode(), 1, "JSON list"),
+        (lambda raw: raw[:-9], 2, "one JSON object"),
+    ],
+)
+def test_a_file_of_another_kind_or_a_part_of_one_is_named(change: Any, row: int, rule: str) -> None:
+    with pytest.raises(RowRefused, match=rule) as refusal:
+        read_rows(change(lines(GOOD, GOOD | {"message": "POS 12"})), LABEL, SCHEMA)
+    assert refusal.value.row == row
     assert "travel" not in str(refusal.value) and "pos" not in str(refusal.value)
 
 

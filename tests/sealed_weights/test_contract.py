@@ -52,7 +52,7 @@ def test_its_sealed_form_is_one_and_keeps_the_order_of_the_answers_properties() 
         ({"max_tokens": 2.0}, "contract.json max_tokens", "whole number"),
         ({"messages": "two"}, "contract.json messages", "chat or single"),
         ({"system": ["replace"]}, "contract.json system", "replace or append or refuse"),
-        ({"logprobs": 5}, "contract.json logprobs", "none or open"),
+        ({"logprobs": 5}, "contract.json logprobs", "none or confidence or open"),
         ({"output": "json"}, "contract.json output", "must be"),
         ({"output": {"schema": True}}, "contract.json output", "must be"),
         ({"output": {"schema": {}, "strict": True}}, "contract.json output", "must be"),

@@ -10,9 +10,8 @@ from uuid import UUID, uuid5
 import msgspec
 
 from marketplace.gateway.background.shapes import id_of
-from marketplace.gateway.errors import bad_request, require_fields
+from marketplace.gateway.errors import bad_request
 from marketplace.gateway.http import Scope, idempotency_key_of
-from marketplace.gateway.json_bodies import json_object
 
 DEFAULT_LIMIT = 20
 
@@ -26,13 +25,13 @@ class NewBatch(msgspec.Struct):
     metadata: dict[str, str] | None = None
 
 
-class BatchToQuote(msgspec.Struct, forbid_unknown_fields=True):
+class BatchToQuote(msgspec.Struct):
     """The body of `POST /v1/batches/quote`."""
 
     input_file_id: str
 
 
-class NewPrediction(msgspec.Struct, forbid_unknown_fields=True):
+class NewPrediction(msgspec.Struct):
     """The body of `POST /v1/predictions`."""
 
     endpoint: str
@@ -48,21 +47,6 @@ class Cursor:
     limit: int
     oldest_first: bool
     filters: dict[str, str]
-
-
-def read_json(content: bytes, kind: type[Any]) -> Any:
-    """Return a body as its type. Raises Refusal 400."""
-    try:
-        return msgspec.json.decode(content, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise bad_request(f"The body cannot be read: {error}.") from None
-
-
-def read_batch(content: bytes) -> NewBatch:
-    """Return the body of `POST /v1/batches`. Raises Refusal 400."""
-    require_fields("batches", json_object(content))
-    wanted: NewBatch = read_json(content, NewBatch)
-    return wanted
 
 
 def cursor_of(scope: Scope, prefix: str) -> Cursor:

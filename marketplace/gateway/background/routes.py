@@ -19,15 +19,15 @@ from marketplace.gateway.background.database import in_thread
 from marketplace.gateway.background.requests import (
     BatchToQuote,
     Cursor,
+    NewBatch,
     NewPrediction,
     cursor_of,
     id_for,
-    read_batch,
-    read_json,
 )
 from marketplace.gateway.background.uploads import take_upload
 from marketplace.gateway.errors import method_not_allowed
 from marketplace.gateway.http import Client, Receive, Scope, Send, read_body, send_json, start_response
+from marketplace.gateway.json_bodies import require_no_fields, shaped
 from marketplace.gateway.principals import PREDICT, Principal
 from marketplace.gateway.shares import QUOTES
 from marketplace.jobs import batches, files, predictions, selectors
@@ -155,7 +155,7 @@ async def _delete_file(asked: Asked) -> None:
 
 
 async def _create_batch(asked: Asked) -> None:
-    wanted = read_batch(await read_body(asked.scope, asked.receive))
+    wanted = shaped(await read_body(asked.scope, asked.receive), NewBatch, of="batches")
     input_file_id = shapes.id_of(wanted.input_file_id, "file-", "input_file_id")
     number = id_for(asked.scope, asked.organization_id, "batch")
 
@@ -176,7 +176,7 @@ async def _create_batch(asked: Asked) -> None:
 
 
 async def _quote(asked: Asked) -> None:
-    wanted: BatchToQuote = read_json(await read_body(asked.scope, asked.receive), BatchToQuote)
+    wanted = shaped(await read_body(asked.scope, asked.receive), BatchToQuote)
     file_id = shapes.id_of(wanted.input_file_id, "file-", "input_file_id")
 
     def quote() -> dict[str, Any]:
@@ -203,6 +203,7 @@ async def _get_batch(asked: Asked) -> None:
 
 async def _cancel_batch(asked: Asked) -> None:
     number = _known(asked.thing, "batch_")
+    require_no_fields(await read_body(asked.scope, asked.receive))
 
     def cancel() -> dict[str, Any]:
         batch = selectors.batch_of(asked.organization_id, number)
@@ -212,7 +213,7 @@ async def _cancel_batch(asked: Asked) -> None:
 
 
 async def _create_prediction(asked: Asked) -> None:
-    wanted: NewPrediction = read_json(await read_body(asked.scope, asked.receive), NewPrediction)
+    wanted = shaped(await read_body(asked.scope, asked.receive), NewPrediction)
     number = id_for(asked.scope, asked.organization_id, "prediction")
 
     def create() -> dict[str, Any]:
@@ -247,6 +248,7 @@ async def _get_prediction(asked: Asked) -> None:
 
 async def _cancel_prediction(asked: Asked) -> None:
     number = _known(asked.thing, "pred_")
+    require_no_fields(await read_body(asked.scope, asked.receive))
 
     def cancel() -> dict[str, Any]:
         job = selectors.prediction_of(asked.organization_id, number)

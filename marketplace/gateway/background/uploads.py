@@ -17,6 +17,7 @@ from django.core.exceptions import SuspiciousOperation
 from django.core.files.uploadhandler import FileUploadHandler
 from django.db import connections
 from django.http.multipartparser import MultiPartParser, MultiPartParserError
+from django.utils.http import parse_header_parameters
 
 from marketplace.accounts.errors import InvalidInput, Refusal
 from marketplace.gateway.background.database import in_thread
@@ -32,6 +33,8 @@ from protocol.shares import Threads
 PIECE_SECONDS = 30.0
 PIECE_BYTES = 2**16  # that come in PIECE_SECONDS, or the rest: whoever sends less keeps a place from others
 _ENVELOPE_BYTES = 2**16  # of a request beside its file
+_TAIL_BYTES = 2**10  # of the end of a form, which is longer than a boundary
+_FIELDS = ("purpose", "expires_after[anchor]", "expires_after[seconds]")
 _SHORTEST, _LONGEST = timedelta(hours=1), KEPT
 
 _uploads = Threads(UPLOADS)
@@ -55,6 +58,7 @@ class _Body:
     def __init__(self, receive: Receive, loop: asyncio.AbstractEventLoop) -> None:
         self._receive, self._loop = receive, loop
         self._waiting, self._more, self._seen = b"", True, 0
+        self._tail = b""
         self._until = time.monotonic() + UPLOAD_SECONDS
         self._piece, self._piece_until = 0, time.monotonic() + PIECE_SECONDS
 
@@ -71,7 +75,15 @@ class _Body:
             if self._seen > MAX_BYTES + _ENVELOPE_BYTES:
                 raise Refusal(f"A file has at most {MAX_BYTES // 2**20} MiB.", code="file_too_large", status=413)
         piece, self._waiting = self._waiting[:size], self._waiting[size:]
+        self._tail = (self._tail + piece)[-_TAIL_BYTES:]
         return piece
+
+    def ended(self, content_type: str) -> bool:
+        """Read the rest; return whether it ends with the boundary that ends a form: without, it is a part of one."""
+        while self.read(_TAIL_BYTES):
+            pass
+        _, options = parse_header_parameters(content_type)
+        return self._tail.rstrip().endswith(b"--" + options.get("boundary", "").encode() + b"--")
 
     def _next(self) -> Any:
         seconds = min(self._piece_until, self._until) - time.monotonic()
@@ -120,7 +132,14 @@ def _stored(body: _Body, content_type: str, size: int | None, upload: Upload) ->
         fields, _ = MultiPartParser(meta, cast(Any, body), [handler], "utf-8").parse()
     except (MultiPartParserError, SuspiciousOperation):
         raise InvalidInput("The form cannot be read.", code="invalid_form") from None
+    if not body.ended(content_type):
+        raise InvalidInput(
+            "The form ends before its last boundary: a part of the file is missing.", code="invalid_form"
+        )
     require_fields("files", {name.partition("[")[0]: values for name, values in fields.lists()})
+    require_fields(_FIELDS, dict(fields.lists()))
+    if fields.get("expires_after[anchor]", "created_at") != "created_at":
+        raise InvalidInput("`expires_after[anchor]` must be created_at.", field="expires_after")
     if not handler.name:
         raise InvalidInput("There is no file.", field="file")
     if fields.get("purpose") != File.Purpose.BATCH:

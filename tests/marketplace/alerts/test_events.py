@@ -15,8 +15,8 @@ from billing.budgets.webhooks import Outcome
 from billing.models import Outbox, Webhook
 from marketplace.accounts.errors import Conflict, InvalidInput, Refusal
 from marketplace.accounts.models import Membership, Organization, User
-from marketplace.alerts import delivery, webhooks
-from marketplace.alerts.events import emit
+from marketplace.alerts import delivery, money, webhooks
+from marketplace.alerts.events import NAMES, emit
 from marketplace.alerts.models import Alert, Delivery, Event
 from marketplace.alerts.tasks import forget_old_deliveries, send_alerts
 from tests.billing.support import make_organization
@@ -135,14 +135,18 @@ def test_tests_and_replays_are_limited(organization: Organization, hook: Webhook
 
 
 def test_billings_news_is_told_once_to_whoever_asked(organization: Organization, hook: Webhook) -> None:
-    for topic, key in (("top_up.failed", "t1"), ("payout.paid", "p1"), ("prediction.settled", "x")):
+    for topic, key in (("top_up.failed", "t1"), ("payout.paid", "p1")):
         payload = {"organization_id": str(organization.pk), "amount_nano_usd": 5}
         Outbox.objects.create(topic=topic, key=key, payload=payload)
     send_alerts()
     send_alerts()
     event = Event.objects.get()
     assert (event.kind, event.data) == ("top_up.failed", {"amount_nano_usd": 5})
-    assert list(Outbox.objects.filter(announced_at=None).values_list("topic", flat=True)) == ["prediction.settled"]
+    assert not Outbox.objects.filter(announced_at=None).exists()
+
+
+def test_every_message_of_billing_has_an_event() -> None:
+    assert set(money.KIND_OF) == set(Outbox.Topic) and set(money.KIND_OF.values()) <= NAMES
 
 
 def test_events_and_deliveries_are_forgotten_after_a_month(organization: Organization, hook: Webhook) -> None:

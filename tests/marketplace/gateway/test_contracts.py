@@ -131,7 +131,7 @@ async def test_a_replica_that_charges_for_half_an_answer_is_not_believed(
 
 @pytest.mark.parametrize("steer", [{"max_tokens": 3}, {"stop": ["}"]}, {"logit_bias": {"5": -100}}])
 async def test_a_caller_who_cuts_the_answer_himself_pays_for_it(world: World, steer: dict[str, Any]) -> None:
-    await take_up(world)
+    await take_up(world, logprobs="open")
     world.replica.texts, world.replica.finish = HALF, "length"
     world.replica.lies = {"completion_tokens": 3, "finish_reason": "length"}
     async with world.http.post("/v1/chat/completions", json=message(world, **steer)) as answer:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 import aiohttp
 import pytest
 
 from marketplace.accounts.errors import Refusal
-from marketplace.gateway.background.requests import read_batch
+from marketplace.gateway.background.requests import NewBatch
+from marketplace.gateway.json_bodies import shaped
 from marketplace.gateway.moderations import parse_moderation_request
 from marketplace.gateway.requests import parse_prediction_request
 from marketplace.gateway.responses.request import parse_response_request
 from protocol.request_fields import FIELDS, WISHES, Body
 from tests.marketplace.gateway.conftest import UNTOUCHED, World, money
 
+CHAT = "/v1/chat/completions"
 MESSAGES = [{"role": "user", "content": "hi"}]
 READERS: dict[Body, tuple[dict[str, Any], Callable[[bytes], Any]]] = {
     "chat": ({"model": "a/b", "messages": MESSAGES}, lambda body: parse_prediction_request(body, {}, chat=True)),
@@ -27,7 +30,10 @@ READERS: dict[Body, tuple[dict[str, Any], Callable[[bytes], Any]]] = {
     ),
     "responses": ({"model": "a/b", "input": "hi"}, lambda body: parse_response_request(body).chat_body()),
     "moderations": ({"model": "a/b", "input": "hi"}, parse_moderation_request),
-    "batches": ({"input_file_id": "file-x", "endpoint": "/v1/chat/completions"}, read_batch),
+    "batches": (
+        {"input_file_id": "file-x", "endpoint": "/v1/chat/completions"},
+        lambda body: shaped(body, NewBatch, of="batches"),
+    ),
 }
 
 
@@ -90,3 +96,45 @@ async def test_a_form_with_an_unknown_field_is_refused(world: World) -> None:
         async with world.http.post("/v1/files", data=form) as answer:
             told = (await answer.json())["error"]
             assert (answer.status, told["code"], told["param"]) == (400, code, name)
+
+
+FILE, CALL = f"file-{'0' * 32}", "0" * 32
+OURS: list[tuple[str, dict[str, Any], str, str | None]] = [
+    ("/v1/batches", {"input_file_id": FILE, "endpoint": CHAT, "metadat": {}}, "metadat", "metadata"),
+    ("/v1/batches/quote", {"input_file": FILE}, "input_file", "input_file_id"),
+    ("/v1/batches/quote", {"input_file_id": FILE, "region": "eu"}, "region", None),
+    ("/v1/predictions", {"endpoint": CHAT, "body": {}, "webhooks": True}, "webhooks", "webhook"),
+    ("/v1/runs", {"max_cost_nano_usd": 5, "max_call": 1}, "max_call", "max_calls"),
+    ("/v1/runs", {"max_cost_nano_usd": 5, "deadline": 60}, "deadline", "deadline_s"),
+    ("/v1/feedback", {"prediction_id": str(UUID(CALL)), "thumbs": "up"}, "thumbs", "thumb"),
+    ("/v1/moderations", {"inputs": "a"}, "inputs", "input"),
+    (f"/v1/runs/run_{CALL}/close", {"reason": "x"}, "reason", None),
+    (f"/v1/batches/batch_{CALL}/cancel", {"reason": "x"}, "reason", None),
+    (f"/v1/predictions/pred_{CALL}/cancel", {"reason": "x"}, "reason", None),
+]
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_every_body_beside_predictions_names_a_field_that_it_does_not_take(world: World) -> None:
+    for path, body, name, near in OURS:
+        async with world.http.post(path, json=body) as answer:
+            told = (await answer.json())["error"]
+            assert (answer.status, told["param"]) == (400, name), (path, told)
+            assert told["code"] == ("unsupported_parameter" if name in WISHES else "unknown_parameter"), path
+            assert near is None or f"'{near}'" in told["message"], (path, told)
+    for act in ("runs/run_", "batches/batch_", "predictions/pred_"):
+        path = f"/v1/{act}{CALL}/{'close' if act.startswith('runs') else 'cancel'}"
+        for empty in (b"", b"{}", b" "):
+            assert (await world.http.post(path, data=empty)).status == 404, (
+                "there is none of this id, and no fault in it"
+            )
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_forms_inner_names_are_known_ones(world: World) -> None:
+    for name, value in (("expires_after[second]", "3600"), ("purpose[x]", "1"), ("expires_after", "3600")):
+        form = aiohttp.FormData({"purpose": "batch", name: value})
+        form.add_field("file", b"{}\n", filename="rows.jsonl")
+        async with world.http.post("/v1/files", data=form) as answer:
+            told = (await answer.json())["error"]
+            assert (answer.status, told["code"], told["param"]) == (400, "unknown_parameter", name)

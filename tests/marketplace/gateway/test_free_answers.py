@@ -48,7 +48,7 @@ def cut(world: World, texts: list[str]) -> None:
 async def test_whoever_sets_anything_that_influences_the_end_pays_for_half_an_answer(
     world: World, steering: dict[str, Any]
 ) -> None:
-    await take_up(world)
+    await take_up(world, logprobs="open")
     cut(world, HALF)
     async with world.http.post("/v1/chat/completions", json=message(world, **steering)) as answer:
         found = await answer.json()

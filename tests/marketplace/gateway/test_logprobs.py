@@ -19,6 +19,19 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     (CHAT, {"logprobs": True}),
     (CHAT, {"logprobs": True, "stream": True}),
     (CHAT, {"logprobs": True, "top_logprobs": 0}),
+    (CHAT, {"confidence": True}),
+    (CHAT, {"confidence": True, "stream": True}),
+    (CHAT, {"confidence": True, "use_beam_search": True, "n": 4, "temperature": 0}),
+    (CHAT, {"confidence": True, "n": 2, "best_of": 8}),
+    (CHAT, {"logit_bias": {"5": 1}}),
+    (CHAT, {"logit_bias": {"5": -100, "6": 0.001}, "temperature": 0, "max_tokens": 1}),
+    (CHAT, {"presence_penalty": 0.123, "temperature": 0}),
+    (CHAT, {"frequency_penalty": -1.0001}),
+    (CHAT, {"repetition_penalty": 1.01}),
+    (CHAT, {"use_beam_search": True, "n": 2, "temperature": 0, "length_penalty": 0.5}),
+    (TEXT, {"prompt": "hi", "confidence": True}),
+    (TEXT, {"prompt": "hi", "logit_bias": {"5": 1}}),
+    (TEXT, {"prompt": "hi", "echo": True, "confidence": True}),
     (CHAT, {"logprobs": True, "logit_bias": {"5": 1}}),
     (TEXT, {"prompt": "hi", "logprobs": 0}),
     (TEXT, {"prompt": "hi", "logprobs": 5, "stream": True}),
@@ -34,7 +47,11 @@ MISSPELT: list[dict[str, Any]] = [
 ALLOWED: list[tuple[str, dict[str, Any]]] = [
     (CHAT, {"logprobs": None, "top_logprobs": None}),
     (CHAT, {"logprobs": False, "top_logprobs": 0}),
-    (CHAT, {"metadata": {"logprobs": "5"}, "logit_bias": {"5": 1}}),
+    (CHAT, {"metadata": {"logprobs": "5"}, "logit_bias": {}, "confidence": False}),
+    (CHAT, {"presence_penalty": 0.15, "frequency_penalty": -1.1, "repetition_penalty": 1.05}),
+    (CHAT, {"presence_penalty": 0, "frequency_penalty": None, "repetition_penalty": 1}),
+    (CHAT, {"n": 2, "best_of": 2}),
+    (CHAT, {"use_beam_search": True, "n": 2, "temperature": 0, "length_penalty": -1}),
     (CHAT, {"messages": [{"role": "user", "content": '"logprobs": true'}]}),
     (TEXT, {"prompt": "hi there, everyone", "logprobs": None, "echo": True}),
 ]
@@ -62,9 +79,7 @@ async def test_they_are_refused_before_anything_is_held(world: World) -> None:
     for path, changes in REFUSED:
         code, error = await status(world, path, changes)
         assert code == 400 and error["code"] == "logprobs_closed", (path, changes, error)
-        assert "tells no log-probabilities" in error["message"], (path, changes)
-        for name in {"echo", "logit_bias"} & changes.keys():
-            assert f"`{name}`" in error["message"], (path, changes)
+        assert f"`{error['param']}`" in error["message"] and error["param"] in changes, (path, changes)
         assert await money(world) == UNTOUCHED | {"holds": []} and not world.replica.served, (path, changes)
 
 
@@ -85,19 +100,26 @@ async def test_a_request_that_asks_for_none_is_answered(world: World) -> None:
 
 async def test_the_creator_opens_them_for_versions_without_a_contract(world: World) -> None:
     await sync_to_async(set_protection)(model=world.model, logprobs_open=True, calls_per_day=None, on_copying="")
-    assert await status(world, CHAT, {"logprobs": True, "logit_bias": {"5": 1}}) == (200, None)
+    everything = {"logprobs": True, "logit_bias": {"5": 1}, "confidence": True, "presence_penalty": 0.123}
+    assert await status(world, CHAT, everything) == (200, None)
 
 
-@pytest.mark.parametrize("word", ["none", "open"])
+@pytest.mark.parametrize("word", ["none", "confidence", "open"])
 async def test_a_contracts_word_stands(world: World, word: str) -> None:
     def arrange() -> None:
-        set_protection(model=world.model, logprobs_open=word == "none", calls_per_day=None, on_copying="")
+        set_protection(model=world.model, logprobs_open=word != "open", calls_per_day=None, on_copying="")
         world.version.contract = CONTRACT | {"logprobs": word, "output_schema": None}
         world.version.save(update_fields=["contract"])
 
     await sync_to_async(arrange)()
-    code, error = await status(world, CHAT, {"logprobs": True})
-    assert code == 200 if word == "open" else error["code"] == "logprobs_closed"
+    for asked, words in (
+        ({"logprobs": True}, ("open",)),
+        ({"logit_bias": {"5": 1}}, ("open",)),
+        ({"repetition_penalty": 1.01}, ("open",)),
+        ({"confidence": True}, ("confidence", "open")),
+    ):
+        code, error = await status(world, CHAT, asked)
+        assert code == 200 if word in words else error["code"] == "logprobs_closed", asked
 
 
 async def test_the_bare_base_stays_open(world: World) -> None:

@@ -129,7 +129,6 @@ async def test_runs_are_listed_newest_first_page_by_page(world: World) -> None:
         ({"max_cost_nano_usd": 1, "deadline_s": True}, "deadline_s"),
         ({"max_cost_nano_usd": 1, "name": "x" * 101}, "name"),
         ({"max_cost_nano_usd": 1, "metadata": []}, "metadata"),
-        ({"max_cost_nano_usd": 1, "budget": 1}, "budget"),
     ],
 )
 def test_terms_that_no_run_can_have_are_refused_by_name(terms: dict[str, Any], field: str) -> None:

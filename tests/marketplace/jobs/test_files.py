@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
+import re
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -81,6 +84,47 @@ async def test_a_file_that_is_refused_leaves_nothing(
     with pytest.raises(openai.ConflictError, match="delete some"):
         await upload(client, lines(api, 20))
     assert await sync_to_async(File.objects.count)() == 0
+
+
+@pytest.mark.parametrize("cut", ["before the last boundary", "inside the last boundary", "inside the file"])
+async def test_a_form_without_its_end_is_a_part_and_no_file(api: World, cut: str) -> None:
+    head = '--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+    head += '--b\r\nContent-Disposition: form-data; name="file"; filename="rows.jsonl"\r\n\r\n'
+    content, end = lines(api, 3), b"\r\n--b--"
+    form = head.encode() + content + end
+    size = {
+        "before the last boundary": len(end),
+        "inside the last boundary": 2,
+        "inside the file": len(end) + len(content) // 3,
+    }
+    headers = {"content-type": "multipart/form-data; boundary=b"}
+    async with api.http.post("/v1/files", data=form[: -size[cut]], headers=headers) as answer:
+        told = (await answer.json())["error"]
+        assert (answer.status, told["code"]) == (400, "invalid_form"), told
+    assert await sync_to_async(File.objects.count)() == 0
+    for whole in (form, form + b"\r\n"):
+        async with api.http.post("/v1/files", data=whole, headers=headers) as answer:
+            assert (answer.status, (await answer.json())["lines"]) == (200, 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        (lambda raw: b"\xef\xbb\xbf" + raw, "line 1: begins with a byte order mark"),
+        (lambda raw: raw.decode().encode("utf-16"), "line 1: begins as UTF-16"),
+        (gzip.compress, "line 1: begins as gzip"),
+        (lambda raw: gzip.compress(raw)[:40], "line 1: begins as gzip"),
+        (lambda raw: b"[" + raw.replace(b"\n", b",\n"), "line 1: begins a JSON list"),
+        (lambda raw: raw[:-20], "line 2: no JSON"),
+        (lambda raw: raw.replace(b'"method"', b'"methods": 1, "method"'), "line 1: 'methods' is no field"),
+        (lambda raw: raw.replace(b'"method"', b'"response": {"a": 1}, "method"'), "line 1: 'response' is no field"),
+    ],
+)
+def test_a_file_of_another_kind_or_a_part_of_one_is_named(change: Callable[[bytes], bytes], rule: str) -> None:
+    reader = LineReader()
+    with pytest.raises(BadLines, match=re.escape(rule)):
+        reader.feed(change(b"\n".join([LINE % b"a", LINE % b"b"])))
+        reader.end()
 
 
 async def test_a_quote_says_the_cost_before_the_batch(api: World, client: openai.OpenAI) -> None:

@@ -25,6 +25,9 @@ def test_lines_become_rows() -> None:
     [
         (b"", "there are no rows"),
         (b"{", "line 1 is no JSON"),
+        (b'{"message": "a"}\n{"message": "b', "line 2 is no JSON"),
+        (b'\xef\xbb\xbf{"message": "a"}', "line 1 begins with a byte order mark"),
+        (b"PK\x03\x04\x14", "line 1 begins as zip"),
         (b'{"message": "a"}\n[1]', "row 2 must be"),
         (b'{"message": "a", "more": 1}', "row 1 must be"),
         (b'{"message": " "}', "row 1 has no message"),

@@ -110,17 +110,46 @@ def test_a_key_from_a_later_peft_passes_at_its_off_default() -> None:
     "change",
     [
         {"auto_mapping": {"base_model_class": "X", "parent_library": "os", "unsloth_fixed": True}},
-        {"target_modules": "(a+)+$"},
-        {"target_modules": "all-linear", "exclude_modules": ".*vision.*"},
-        {"target_modules": None},
-        {"target_modules": ["../q"] * 10_000},
-        {"layers_to_transform": [-1], "layers_pattern": "h"},
         {"corda_config": {"corda_method": "kpm"}},
         {"loftq_config": {"loftq_bits": 4}},
     ],
 )
 def test_fields_only_the_trainer_needs_are_neither_read_nor_run(change: dict[str, Any]) -> None:
     assert parse(**change) == parse()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"target_modules": "(a+)+$"},
+        {"target_modules": "all-linear", "exclude_modules": ".*vision.*"},
+        {"target_modules": ["q_proj"], "exclude_modules": "(a+)+$"},
+        {"target_modules": None},
+        {"target_modules": ["../q"] * 10_000},
+        {"target_modules": ["q_proj"], "layers_to_transform": [-1]},
+        {"target_modules": ["q_proj"], "layers_to_transform": [0], "layers_pattern": "h"},
+    ],
+)
+def test_patterns_are_never_run_and_call_for_nothing(change: dict[str, Any]) -> None:
+    config = parse(**change)
+    assert not any(config.calls_for(f"model.layers.{layer}.self_attn.q_proj", layer) for layer in range(2))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"target_modules": 7},
+        {"target_modules": [["q_proj"]]},
+        {"exclude_modules": {"q_proj": True}},
+        {"layers_to_transform": "0"},
+        {"layers_to_transform": [True]},
+        {"layers_pattern": 7},
+    ],
+)
+def test_what_says_which_modules_have_factors_is_names_and_numbers(change: dict[str, Any]) -> None:
+    with pytest.raises(IntakeError) as refused:
+        parse(**change)
+    assert refused.value.field == f"adapter_config.json {next(iter(change))}"
 
 
 def test_the_time_to_find_a_scale_does_not_depend_on_the_number_of_patterns() -> None:

@@ -149,18 +149,51 @@ def test_mixed_dtypes_are_refused() -> None:
     assert "one dtype" in refused(adapter_tensors() | {f"{Q0}.lora_A.weight": half}).rule
 
 
-def test_the_tensors_decide_which_modules_are_adapted() -> None:
+def upper_layer() -> Tensors:
+    """The factors of two modules, in layer 1 alone."""
     tensors = adapter_tensors(targets=("self_attn.q_proj", "mlp.up_proj"))
-    tensors = {name: value for name, value in tensors.items() if ".layers.1." in name}
+    return {name: value for name, value in tensors.items() if ".layers.1." in name}
+
+
+def test_an_adapter_of_some_modules_is_whole_where_its_settings_say_so() -> None:
     modules = ["model.layers.1.self_attn.q_proj", "model.layers.1.mlp.up_proj"]
+    named = ["q_proj", "up_proj"]
     for changes in (
-        {},
-        {"target_modules": "all-linear"},
         {"target_modules": "(a+)+$"},
+        {"target_modules": None},
+        {"target_modules": named, "layers_to_transform": 1},
+        {"target_modules": named, "layers_to_transform": [1], "layers_pattern": "layers"},
+        {"target_modules": named, "exclude_modules": ["layers.0.self_attn.q_proj", "model.layers.0.mlp.up_proj"]},
+        {"target_modules": named, "exclude_modules": ".*0.*"},
+        {"target_modules": modules},
         {"target_modules": ["c_attn", "lm_head"], "layers_to_transform": [7]},
-        {"exclude_modules": ["q_proj"]},
     ):
-        assert list(check(tensors, **changes).ranks) == modules
+        assert list(check(upper_layer(), **changes).ranks) == modules, changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "missing", "more"),
+    [
+        ({"target_modules": ["q_proj", "up_proj"]}, "layers.0.self_attn.q_proj", 1),
+        ({"target_modules": ["self_attn.q_proj"]}, "layers.0.self_attn.q_proj", 0),
+        ({"target_modules": ["q_proj", "k_proj"], "layers_to_transform": [1]}, "layers.1.self_attn.k_proj", 0),
+        ({"target_modules": ["q_proj", "up_proj"], "layers_to_transform": []}, "layers.0.self_attn.q_proj", 1),
+        ({"target_modules": ["q_proj"], "exclude_modules": ["up_proj"]}, "layers.0.self_attn.q_proj", 0),
+        ({"target_modules": "all-linear", "layers_to_transform": [1]}, "layers.1.self_attn.k_proj", 4),
+        ({"target_modules": ["model.layers.0.mlp.up_proj"]}, "layers.0.mlp.up_proj", 0),
+    ],
+)
+def test_a_module_that_the_settings_name_and_the_file_lacks_is_refused(
+    changes: dict[str, Any], missing: str, more: int
+) -> None:
+    error = refused(upper_layer(), **changes)
+    assert error.field == f"model.{missing}" and "target_modules" in error.rule
+    assert (f"and {more} more" in error.rule) == (more > 0)
+
+
+@pytest.mark.parametrize(("name", "path"), [("lm_head", "lm_head"), ("embed_tokens", "model.embed_tokens")])
+def test_an_embedding_or_head_that_the_settings_name_and_the_file_lacks_is_refused(name: str, path: str) -> None:
+    assert refused(target_modules=["q_proj", "v_proj", name]).field == path
 
 
 def test_modules_come_in_the_order_of_the_base_whatever_the_order_in_the_file() -> None:

@@ -30,7 +30,9 @@ def test_the_corpus_is_large_enough_to_mean_something() -> None:
 def test_an_accepted_configuration_serves_the_modules_that_have_tensors(case: dict[str, Any]) -> None:
     data = json.dumps(case["config"]).encode()
     config = parse_adapter_config(data)
-    modules = [f"model.layers.{layer}.{suffix}" for layer in range(BASE.num_layers) for suffix in SUFFIXES]
+    named = case["config"].get("target_modules")
+    suffixes = [one for one in BASE.shapes if one in SUFFIXES or named == "all-linear" or one.split(".")[1] in named]
+    modules = [f"model.layers.{layer}.{suffix}" for layer in range(BASE.num_layers) for suffix in suffixes]
     tensors: Tensors = {}
     for module in modules:
         out_features, in_features = BASE.shapes[module.split(".", 3)[3]]

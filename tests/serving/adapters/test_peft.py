@@ -79,6 +79,14 @@ def test_a_remembered_layout_says_nothing_of_an_alpha(layouts: list[int]) -> Non
     assert len(layouts) == 1
 
 
+def test_a_remembered_layout_is_of_settings_that_call_for_the_same_modules() -> None:
+    reader = PeftReader(BASE)
+    data = safetensors_bytes({name: one for name, one in adapter_tensors().items() if ".layers.1." in name})
+    assert reader.read(config_bytes({"layers_to_transform": [1]}), bytearray(data))
+    with pytest.raises(IntakeError, match="target_modules"):
+        reader.read(config_bytes({"layers_to_transform": None}), bytearray(data))
+
+
 @pytest.mark.parametrize("key", ["rank_pattern", "alpha_pattern"])
 def test_a_remembered_layout_does_not_let_too_many_patterns_through(key: str, layouts: list[int]) -> None:
     reader, data = PeftReader(BASE), safetensors_bytes(adapter_tensors())

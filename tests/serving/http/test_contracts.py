@@ -32,7 +32,7 @@ SINGLE = LEAST | {
 }
 CONTRACTS: dict[str, dict[str, Any]] = {
     "single": SINGLE,
-    "short": SINGLE | {"max_tokens": 3, "examples": []},
+    "short": SINGLE | {"logprobs": "open", "max_tokens": 3, "examples": []},
     "append": LEAST | {"system": "append", "max_tokens": 5},
     "refuse": LEAST | {"system": "refuse", "logprobs": "open", "max_tokens": 5},
 }
@@ -141,6 +141,15 @@ async def test_a_callers_own_format_fits_inside_or_is_refused(contracted: Tiny) 
         ("completions", {"model": "refuse", "prompt": "x", "echo": True}, "contract_chat_only", "prompt"),
         ("chat/completions", {"model": "single", "logprobs": True}, "contract_logprobs", "logprobs"),
         ("chat/completions", {"model": "append", "logprobs": True}, "contract_logprobs", "logprobs"),
+        ("chat/completions", {"model": "single", "confidence": True}, "contract_logprobs", "confidence"),
+        ("chat/completions", {"model": "single", "logit_bias": {"5": 1}}, "contract_logprobs", "logit_bias"),
+        ("chat/completions", {"model": "single", "presence_penalty": 0.123}, "contract_logprobs", "presence_penalty"),
+        (
+            "chat/completions",
+            {"model": "single", "use_beam_search": True, "n": 2, "confidence": True},
+            "contract_logprobs",
+            "confidence",
+        ),
         ("chat/completions", {"model": "refuse", "messages": BY_HAND}, "contract_system", "messages"),
         ("chat/completions", {"model": "single", "messages": ASK + ASK}, "contract_messages", "messages"),
         ("chat/completions", {"model": "single", "guided_regex": "x"}, "contract_output", "guided_regex"),
