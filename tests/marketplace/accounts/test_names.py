@@ -130,11 +130,13 @@ def test_a_model_is_not_named_like_the_platform_and_its_title_hides_nothing() ->
     base = make_base().name
     api = Api.of(acme, "publish")
     for changes in ({"slug": "intarsia-chat"}, {"title": "The Intarsia Model"}, {"title": "A\u202eb"}):
-        body = {"slug": "fine", "title": "Fine", "base_model": base, **changes}
+        body = {"slug": "fine", "title": "Fine", "base": base, **changes}
         answer = api.post("models", body)
-        assert answer.status_code == 400, answer.content
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"]) == (400, next(iter(changes))), error
     assert not acme.models.exists()
-    assert api.post("models", {"slug": "support", "title": "Support tickets", "base_model": base}).status_code == 201
+    answer = api.post("models", {"slug": "support", "title": "Support tickets", "base": base})
+    assert answer.status_code == 201, answer.content
 
 
 @pytest.mark.django_db

@@ -25,11 +25,21 @@ from protocol.requests.parsing import parse
 from tests.eighths import Pick, picked
 from tests.marketplace.fuzz.cases import operations_of, problems_of, put_known
 from tests.marketplace.gateway.scripted_replica import ScriptedReplica
-from tests.marketplace.jobs.conftest import CHAT, World, _own_database_url, api, calling, client, lines, world
+from tests.marketplace.jobs.conftest import (
+    CHAT,
+    World,
+    _own_database_url,
+    api,
+    calling,
+    client,
+    lines,
+    shared_gateway,
+    world,
+)
 
-__all__ = ["_own_database_url", "api", "calling", "client", "world"]
+__all__ = ["_own_database_url", "api", "calling", "client", "shared_gateway", "world"]
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.asyncio]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.asyncio(loop_scope="module")]
 
 IDS = ("response_id", "run_id", "file_id", "batch_id", "prediction_id")
 BODIES = {CHAT: ChatBody, "/v1/completions": CompletionBody, "/v1/embeddings": EmbeddingBody}

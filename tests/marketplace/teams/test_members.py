@@ -74,7 +74,7 @@ def test_ownership_is_offered_and_accepted(acme: Organization, owner: User, djan
     admin, other = add_member(acme, "admin"), add_member(acme, "viewer")
     with django_capture_on_commit_callbacks(execute=True):
         members.offer_ownership(organization=acme, by=owner, user=admin)
-    assert mail.outbox[0].to == [admin.email] and "ownership of Acme" in mail.outbox[0].subject
+    assert mail.outbox[0].to == [admin.email] and "ownership of acme" in mail.outbox[0].subject
     with pytest.raises(NotFound):
         members.accept_ownership(organization=acme, user=other)
     with pytest.raises(NotAllowed):
