@@ -37,6 +37,7 @@ class ModelConfig:
     score_cap, logit_cap: c of c · tanh(x / c), applied to scores and logits; None: they are not capped
     embed_scale: what embeddings are multiplied by
     quantization: how the checkpoint holds its linears in 4 or 8 bits; None: it does not
+    cut_from: layers of the checkpoint, of which `layers` are the first ones on purpose; 0: they are all
     """
 
     vocab_size: int
@@ -55,6 +56,7 @@ class ModelConfig:
     logit_cap: float | None = None
     embed_scale: float = 1.0
     quantization: Quantization | Integers | None = None
+    cut_from: int = 0
 
     def __post_init__(self) -> None:
         if not self.score_scale:
@@ -79,7 +81,7 @@ class ModelConfig:
 
     def first_layers(self, count: int) -> ModelConfig:
         """Return the model cut off after so many layers."""
-        return replace(self, layers=self.layers[:count])
+        return replace(self, layers=self.layers[:count], cut_from=self.cut_from or self.num_layers)
 
     @classmethod
     def from_dir(cls, folder: Path) -> ModelConfig:

@@ -121,6 +121,8 @@ class Checkpoint:
             if name.endswith(_UNREAD) or not (in_integers or name.startswith("model.layers.")):
                 continue
             layer = name.removeprefix("model.layers.").split(".")[0]
+            if layer.isdecimal() and self.config.num_layers <= int(layer) < self.config.cut_from:
+                continue
             if layer.isdecimal() and int(layer) >= self.config.num_layers:
                 raise ModelConfigError(
                     f"{self._files[name]}: the tensor {name} is of a layer that num_hidden_layers "
