@@ -350,8 +350,8 @@ SURVIVED_ONCE = (
     Fault(
         "free amounts that were used with another model count in a quote",
         "marketplace/gateway/quotes.py",
-        "FROM billing_allowance WHERE organization_id = %s AND model_id = %s\n",
-        "FROM billing_allowance WHERE organization_id = %s AND (true OR model_id = %s)\n",
+        "organization_id = ANY (billing_kin(%s)) AND model_id = %s\n",
+        "organization_id = ANY (billing_kin(%s)) AND (true OR model_id = %s)\n",
         GATEWAY,
     ),
     Fault(

@@ -157,7 +157,7 @@ async def test_an_answer_is_kept_encrypted_for_its_own_prediction_and_never_logg
         with connection.cursor() as cursor:
             rows = ""
             for table in ("billing_keptanswer", "billing_hold", "billing_usage", "billing_outbox", "vault_answerkey"):
-                cursor.execute(f"SELECT string_agg(t::text, ' ') FROM {table} t")
+                cursor.execute(f"SELECT coalesce(string_agg(t::text, ' '), '') FROM {table} t")
                 rows += cursor.fetchone()[0]
         return rows, bytes(KeptAnswer.objects.get().content), bytes(AnswerKey.objects.get().wrapped_key)
 
