@@ -118,7 +118,9 @@ def variants(adapter: Adapter, seed: int = 1) -> dict[str, Adapter]:
         ),
         "noise of 5 % on A and B": adapter.changed(noised(0.05)),
         "noise of 30 % on A and B": adapter.changed(noised(0.3)),
-        "a quarter of the modules left out": Adapter(adapter.config | {"target_modules": list(every_other)}, every_other),
+        "a quarter of the modules left out": Adapter(
+            adapter.config | {"target_modules": list(every_other)}, every_other
+        ),
     }
 
 
