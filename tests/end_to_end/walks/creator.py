@@ -36,7 +36,7 @@ def invite(owner: Person, colleague: Person) -> None:
     owner.field("E-mail address").fill(colleague.address)
     owner.press("Send the invite")
     owner.sees(f"The invite is on its way to {colleague.address}.")
-    colleague.open_link_of(colleague.mail(f"Join {NAME}"))
+    colleague.open_link_of(colleague.mail(f"Join {SLUG}"))
     colleague.follow("Sign up", within=colleague.page.locator("main"))
     colleague.fill(**{"E-mail": colleague.address, "Password": colleague.password})
     colleague.press("Create account")
