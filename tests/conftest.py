@@ -119,13 +119,16 @@ def warm_finder() -> Iterator[Any]:
 
 
 @pytest.fixture(autouse=True)
-def _empty_cache(request: pytest.FixtureRequest) -> None:
-    """Rate limits and cached lookups never leak from one database test into the next."""
+def _own_state(request: pytest.FixtureRequest) -> None:
+    """Let no rate limit, cached lookup, database role or lost connection leak from one database test into the next."""
     uses_database = {"db", "transactional_db", "live_server"} & set(request.fixturenames)
     if uses_database or request.node.get_closest_marker("django_db"):
         from django.core.cache import cache
 
+        from tests.database import renew_connection
+
         cache.clear()
+        renew_connection()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import warnings
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import psycopg
 from django.conf import settings
 from django.core.management import call_command
 from django.core.management.commands.flush import Command as FlushCommand
@@ -73,6 +75,20 @@ def act_as_the_application() -> Iterator[None]:
         yield
     connection.close()
     del options["options"]
+
+
+def renew_connection() -> None:
+    """Close a connection that another test left lost, or in another role: the next statement opens a new one."""
+    raw = connection.connection
+    if raw is None or connection.in_atomic_block:
+        return
+    try:
+        (role,) = raw.execute("SHOW role").fetchone()
+    except psycopg.Error:
+        role = "none: the connection is lost"
+    if role != application():
+        warnings.warn(f"a test before this one left the role {role}", stacklevel=2)
+        connection.close()
 
 
 # Made by `migrate` and the same for every test.
