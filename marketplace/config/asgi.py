@@ -38,7 +38,8 @@ from marketplace.gateway.fleet.endpoint import PATH as FLEET_LINKS  # noqa: E402
 _django = PageShares(BodyLimit(cast(App, _application)))
 _gateway = Gateway()
 _options = cast(dict[str, Any], settings.DATABASES["default"]["OPTIONS"])  # of this kind of process alone
-_options["options"] = f"-c statement_timeout={STATEMENT_SECONDS}s"
+# Beside what is asked of connections already, the role of tests among it.
+_options["options"] = f"{_options.get('options', '')} -c statement_timeout={STATEMENT_SECONDS}s".strip()
 _ = get_resolver().url_patterns  # loads the views now, not at the first request
 for name in _UNUSED:
     del sys.modules[name]  # whoever needs it later finds it

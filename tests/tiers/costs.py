@@ -25,7 +25,7 @@ from tests.tiers import durations
 FILE = Path(__file__).with_name("budget.json")
 MOST = 12 * 60 * 2  # seconds: twelve minutes of two cores
 ABOVE = 1.5  # times its share that a folder may take
-LEAST = 5.0  # seconds below which a folder's share is not judged
+LEAST = 20.0  # seconds below which no folder is judged: its first item may pay for the template or a warm process
 PROBE = 0.0007  # seconds of the fixed piece of work on the machine of reference, idle
 
 
