@@ -202,7 +202,7 @@ def test_an_embedding_or_head_that_the_settings_name_and_the_file_lacks_is_refus
     ("begins", "rule"),
     [
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "Git LFS"),
-        (gzip.compress(b"x" * 99), "gzip"),
+        (gzip.compress(b"x" * 99, mtime=0), "gzip"),
         (b"PK\x03\x04" + bytes(99), "zip"),
         (b"\xef\xbb\xbf{}" + b" " * 99, "byte order mark"),
         (("{}" + " " * 99).encode("utf-16"), "UTF-16"),
