@@ -29,7 +29,7 @@ from examples.score import is_right, read_heldout
 ROOT = Path(__file__).resolve().parents[1]
 ADAPTERS = ROOT / "examples" / "adapters"
 TASKS = ("finance", "health", "telecom")
-# Of 72 rows each: what the contract must reach (the same text sent by hand reaches it).
+# The contract must reach this many of 72 rows each (the same text sent by hand reaches it).
 LEAST_RIGHT = {"finance": 66, "health": 69, "telecom": 59}
 START_SECONDS = 300
 

@@ -14,7 +14,7 @@ import torch
 
 from capacity.profile import current_commit
 
-# What a reader is shown of a result: a paragraph, lines as they are, or a table ({"head": [...], "rows": [[...]]}).
+# A result is shown in parts: a paragraph, lines as they are, or a table ({"head": [...], "rows": [[...]]}).
 Part: TypeAlias = str | list[str] | dict[str, Any]
 RESULTS = Path(__file__).parent / "results"
 # The features by which the kernels of this project and of its peers choose their code, oldest first.

@@ -29,7 +29,7 @@ MOST_ERROR = 0.02
 # The promise: geometric means over the grid, and the share of the byte limit with at least that many adapters.
 PROMISED = {"vllm": 2.0, "csgmv": 1.5, "triton_v2": 1.15}
 LIMIT_SHARE, LIMIT_DISTINCT = 0.75, 32
-# Of the prefill: tokens, prompts, and the promise, as a share of the time of the four base GEMMs of a layer.
+# Tokens, prompts and the promise of the prefill, as a share of the time of the four base GEMMs of a layer.
 TOKENS, PROMPTS, RANK = 8192, 8, 16
 PREFILL_SHARE = 0.08
 SEED = 0

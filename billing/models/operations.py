@@ -64,7 +64,7 @@ class Incident(models.Model):
         Kind.RECONCILIATION,
     )
 
-    # What was changed past the platform: chains of releases, and rows that carry authority.
+    # Things that were changed past the platform: chains of releases, and rows that carry authority.
     CUSTODY = (Kind.CUSTODY_CHAIN, Kind.ROW_SEAL)
 
     kind = models.CharField(max_length=32)  # one of Kind

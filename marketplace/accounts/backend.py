@@ -1,4 +1,4 @@
-"""Who a session stands for: a user whose row is sealed, or nobody."""
+"""The user a session stands for: one whose row is sealed, or nobody."""
 
 from __future__ import annotations
 

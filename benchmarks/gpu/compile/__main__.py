@@ -22,7 +22,7 @@ from capacity.profile import current_commit
 
 FILE = Path(__file__).parents[2] / "results/sm90/gpu_compile.json"
 VERSION_SECONDS = 3600
-# What the file keeps of a compiled kernel beside Triton's version, its name and its types.
+# The file keeps this of a compiled kernel beside Triton's version, its name and its types.
 FIELDS = (
     *("digest", "tile", "registers", "spills", "spill_bytes", "shared", "instructions", "buffers", "per_4k_of_b"),
     *("async_copies", "dependent_launch"),
