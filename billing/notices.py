@@ -1,7 +1,7 @@
 """News about money for the members of an organization who look after it.
 
-`marketplace.alerts`, which tells members, listens to `money_notice`. It is sent in the transaction of the change that it
-reports, so that a notice is stored with it, or neither is; what is stored is sent again until it has arrived.
+`marketplace.alerts`, which tells members, listens to `money_notice`. It is sent in the transaction of the change that
+it reports, so that a notice is stored with it, or neither is; what is stored is sent again until it has arrived.
 """
 
 from __future__ import annotations
