@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 import uvicorn
@@ -50,11 +51,17 @@ def replica() -> ScriptedReplica:
     return ScriptedReplica()
 
 
-@pytest.fixture
-def application() -> Any:
-    from marketplace.config.asgi import application
-
+@pytest.fixture(scope="session")
+def platform() -> Any:
+    """The web process's application, without the limit that it sets on all statements of its process."""
+    with mock.patch.dict(connection.settings_dict["OPTIONS"]):
+        from marketplace.config.asgi import application
     return application
+
+
+@pytest.fixture
+def application(platform: Any) -> Any:
+    return platform
 
 
 @pytest.fixture

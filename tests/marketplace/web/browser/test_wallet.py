@@ -25,10 +25,8 @@ Scope = MutableMapping[str, Any]
 
 
 @pytest.fixture
-def application(double: StripeDouble) -> Callable[[Scope, Any, Any], Awaitable[None]]:
+def application(platform: Any, double: StripeDouble) -> Callable[[Scope, Any, Any], Awaitable[None]]:
     """The platform, and the double's checkout pages, whose address its policy would have to name otherwise."""
-    from marketplace.config.asgi import application as platform
-
     pages = DoubleApp(double, webhook_url=None)
 
     async def both(scope: Scope, receive: Any, send: Any) -> None:
